@@ -19,7 +19,7 @@ struct State {
     k: Array,
     v: Array,
     out: Array,
-    /// Of one head of keys, where a peer keeps them.
+    /// Of one head of keys, if a peer stores them by head.
     scores: Array,
 }
 
@@ -109,7 +109,7 @@ fn main() {
                 }
             }));
         }
-        // The two products at the peak, or keys and values read once.
+        // The two products at the peak of arithmetic, or keys and values read once.
         let flops = 4.0 * (heads * s * t * d) as f64;
         let elements = 2 * kv_heads * t * d;
         let read = 4.0 * elements as f64 / suite.bandwidth(Pass::Read, elements);

@@ -12,7 +12,7 @@ struct State {
     picture: Array,
     kernel: Array,
     out: Array,
-    /// The unfolded image, for the products that stand in for a convolution.
+    /// The unfolded image, for the products that replace a convolution.
     columns: Array,
 }
 
@@ -34,7 +34,7 @@ fn main() {
     let mut suite = Suite::start("conv");
     let mkl = peers::mkl(&suite);
     let onednn = peers::onednn(&suite);
-    // Kernels as they lie, and where packing changes their order packed once, as oneDNN has them in every case.
+    // Kernels in their own order, or packed once where packing changes it, as oneDNN has them in every case.
     let cases = CASES.iter().flat_map(|&case| [false, true].map(|packed| (case, packed)));
     for ((c_in, c_out, extent, k, stride), packed) in cases {
         let name = format!("{c_in}->{c_out} {extent}x{extent} k{k}s{stride}{}", if packed { " packed" } else { "" });
@@ -105,7 +105,7 @@ fn main() {
                                 convolution.run(&s.picture, &mut s.out).unwrap_or_else(|e| eprintln!("{e}"));
                             };
                             let contender = Contender::new(name, run);
-                            // Pixel by pixel the result is another picture, of the same work.
+                            // The result by pixels is another image, for the same amount of work.
                             let planes = matches!(layout, Layout::Planes);
                             contenders.push(if planes { contender } else { contender.approximate() });
                         }
@@ -113,8 +113,8 @@ fn main() {
                     }
                 }
             }
-            // The product that an unfolded picture would need, without the unfolding: what a library that is at the
-            // peak of its matrix product could do at best on this road.
+            // The product of an unfolded image, without the unfolding: a bound for a library that reaches the peak of
+            // its matrix product this way.
             let p = Product { m: c_out, k: c_in * k * k, n: outputs, bt: false };
             if let Some(mkl) = mkl {
                 let run = move |s: &mut State| mkl.sgemm(p, &s.kernel, &s.columns, &mut s.out);

@@ -21,7 +21,7 @@ struct Arrays {
 
 type Peers<'a> = Vec<Contender<'a, Arrays>>;
 
-/// A question: the operation, what its inputs are like, and the peers that answer it.
+/// A case: the operation, its inputs, and the peers that compute it.
 struct Question {
     kind: Kind,
     range: (f32, f32),
@@ -46,7 +46,7 @@ fn unary(vml: &'static str, mkl: Option<&'static Library>) -> Peers<'static> {
     peers
 }
 
-/// A plain loop over slices, as the compiler vectorises it for the baseline of the target.
+/// A plain loop over slices, vectorised by the compiler for the baseline of the target.
 fn plain(f: impl Fn(f32) -> f32 + Copy + 'static) -> Contender<'static, Arrays> {
     Contender::new("plain loop", move |s: &mut Arrays| s.out.iter_mut().zip(&*s.a).for_each(|(o, &a)| *o = f(a)))
 }
@@ -181,7 +181,7 @@ fn main() {
             contenders.extend((question.peers)(mkl));
             let bytes = 4.0 * n as f64 * (kind.arity() + 1) as f64;
             let mut fastest = |pass| suite.bandwidth(pass, n);
-            // The memory's limit: with two operands or more, ordinary or streaming stores, whichever is faster here.
+            // The limit of memory: with two operands or more, ordinary or streaming stores, whichever is faster here.
             let bandwidth = if kind.arity() == 1 {
                 fastest(Pass::Copy)
             } else {

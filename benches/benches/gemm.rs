@@ -72,7 +72,7 @@ fn main() {
         if let Some(trueno) = trueno {
             contenders.push(Contender::new("trueno", move |_: &mut Matrices| trueno.run()).approximate());
         }
-        // Arithmetic at its peak, or B read once from where it lies.
+        // Arithmetic at its peak, or B read once from its cache or memory.
         let flops = 2.0 * m as f64 * k as f64 * n as f64;
         let mut limit = flops / suite.peak();
         if m < 16 {

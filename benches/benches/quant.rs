@@ -62,7 +62,7 @@ fn main() {
                 }));
             }
             if let Some(mkl) = mkl {
-                // What the same product costs without quantisation.
+                // The cost of the same product without quantisation.
                 let (full, p) = (Array::random(N * K, -1.0, 1.0, 2), Product { m, k: K, n: N, bt: true });
                 let run = move |s: &mut State| match m {
                     1 => mkl.sgemv(p, &s.x, &full, &mut s.out),

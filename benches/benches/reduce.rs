@@ -25,7 +25,7 @@ fn peer(name: &str, f: impl Fn(&[f32], &[f32]) -> f32 + 'static) -> Contender<'s
     Contender::new(name, move |s: &mut Arrays| s.out[0] = black_box(f(black_box(&s.a), black_box(&s.b))))
 }
 
-/// kiln, called as a program would call it and as the peers are: not through a pointer.
+/// kiln, called directly as a program would call it and as the peers are: not through a pointer.
 fn kiln(simd: Simd, f: impl Fn(&Simd, &[f32], &[f32]) -> kiln_ir::Result<f32> + 'static) -> Contender<'static, Arrays> {
     peer("kiln", move |a, b| f(&simd, a, b).unwrap_or(f32::NAN))
 }
@@ -39,7 +39,7 @@ fn trueno(f: impl Fn(&Vector<f32>, &Vector<f32>) -> Option<f32> + 'static) -> Co
     })
 }
 
-/// The peers of one operation. What each computes is compared with kiln, so the data suit all of them: positive, so
+/// The peers of one operation. The results of each are compared with kiln, so the data suit all of them: positive, so
 /// that sums of values and of magnitudes agree and no sum cancels.
 fn peers_of(name: &str, libraries: &[&'static Library]) -> Vec<Contender<'static, Arrays>> {
     let mut peers = Vec::new();

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 const PAGE: usize = 4096;
 /// Elements of a page.
 const PAGE_ELEMENTS: usize = PAGE / 4;
-/// Elements by which neighbouring arrays are moved against one another: 21 cache lines.
+/// The offset between neighbouring arrays, in elements: 21 cache lines.
 const STAGGER: usize = 336;
 
 /// f32 elements at a chosen place inside of a page.

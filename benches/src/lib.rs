@@ -8,7 +8,7 @@
 //!   system took the core away, the sample says something about the neighbours and is dropped. See [`measure`].
 //! - What a contender computes is compared with what kiln computed before anything is timed.
 //! - A peer that is not there is a printed line with the reason.
-//! - Peers are dependencies of the benches alone; whoever uses this library builds none of them.
+//! - Only the benches depend on the peers; users of this library do not build them.
 #![forbid(unsafe_code)]
 
 mod array;

@@ -31,7 +31,7 @@ impl Limits {
     pub fn peak(&mut self, sampler: &mut Sampler) -> f64 {
         let simd = self.simd;
         *self.peak.get_or_insert_with(|| {
-            // Long enough that starting threads does not count.
+            // Long enough that starting threads takes a negligible part.
             let steps = 40_000 * if simd.threads() == 1 { 1 } else { 25 };
             let flops = multiply_add(&simd, steps) as f64;
             flops / sampler.time(|| _ = multiply_add(&simd, steps), self.effort).seconds

@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use kiln_simd::Simd;
 use kiln_simd::limits::{self, Pass};
 
-/// How long a sample lasts: long against the clock and the probe, short against a time slice and against the
-/// moods of a neighbour.
+/// The duration of a sample: long compared with the clock and the probe, short compared with a time slice and with the
+/// changes of other processes.
 const SAMPLE: f64 = 0.4e-3;
 /// How long each half of a probe lasts.
 const PROBE: f64 = 15e-6;
 /// Elements that a probe reads: more than the first-level cache holds, and little of the second.
 const READ: usize = 32 * 1024;
-/// How long a sample of several threads lasts: waking them must not count.
+/// The duration of a sample of several threads: waking them must be negligible.
 const SAMPLE_OF_THREADS: f64 = 1.2e-3;
-/// Rest before a sample of several threads. The pools of the peers go on spinning for a while after their work; a core
+/// The pause before a sample of several threads. The pools of the peers spin for a while after their work, and a core
 /// that spins for one contender is missing to the next.
 const REST: Duration = Duration::from_millis(4);
-/// Calls shorter than this run once before they are timed, so that what they can keep in a cache is there.
+/// Calls shorter than this run once before they are timed, so that their data are in the caches that hold them.
 const WARM: f64 = 10e-3;
-/// A probe that in either half is below this share of the best one says that the core was shared or clocked down.
+/// A probe that in either half is below this share of the best one shows that the core was shared or clocked down.
 const GOOD: f64 = 0.93;
-/// Waiting for a core, per sample, beyond which the sample is not ours.
+/// The longest wait for a core in a valid sample.
 const WAITED: u64 = 5_000;
 /// Below this many clean samples a figure is marked as uncertain.
 pub const ENOUGH: usize = 8;
@@ -65,10 +65,10 @@ impl Timing {
 /// Something that can be timed on a state that all contenders share.
 pub type Run<'a, S> = Box<dyn FnMut(&mut S) + 'a>;
 
-/// What a core does in a probe: multiply-adds in registers, and bytes that it reads from its second-level cache, a second.
+/// The rates of a core in a probe: multiply-adds in registers, and bytes read from its L2 cache, in a second.
 ///
-/// A neighbour on the other thread of a core takes the one or the other: a matrix product may run at two thirds of its rate
-/// beside one that leaves multiply-adds alone, which reading shows.
+/// A process on the other hyper-thread of a core slows one or the other: a matrix product may run at two thirds of its
+/// rate beside a process that does not slow multiply-adds, which the reads show.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     multiply_add: f64,
@@ -95,7 +95,7 @@ pub struct Sampler {
     rounds: [usize; 2],
     best: Rates,
     array: Vec<f32>,
-    /// The scheduler's account of this thread, where the system keeps one.
+    /// The scheduler's statistics of this thread, where the system keeps them.
     account: Option<File>,
 }
 
@@ -136,7 +136,7 @@ impl Sampler {
         let multiply_add = flops / start.elapsed().as_secs_f64();
         // One array is read, so that no lengths could differ.
         let read = || drop(limits::touch(&self.simd, Pass::Read, &self.array, &[], &mut []));
-        // What ran before has driven it out of the cache: to bring it back would look like a neighbour.
+        // The contender before has evicted it from the cache: reading it from memory would look like a shared core.
         read();
         let start = Instant::now();
         (0..reads).for_each(|_| read());
@@ -197,16 +197,17 @@ impl Sampler {
             if samples.iter().all(|s| clean(s) >= effort.samples) || (round >= 3 && start.elapsed() > effort.budget) {
                 break;
             }
-            // What runs before a contender leaves caches and pages in a state of its own, which one call does not undo: to
-            // follow one that maps new memory for its result costs a third at a million elements. Nobody always follows it.
+            // The contender before leaves caches and pages in a state that one call does not undo: after one that maps
+            // new memory for its result, a call takes a third longer at a million elements. So no contender always
+            // follows the same one.
             shuffle(&mut order, &mut dice);
             for &i in &order {
                 let run = &mut contenders[i];
-                // A slow contender that has what it needs does not hold up the others.
+                // A slow contender with enough samples does not delay the others.
                 if clean(&samples[i]) >= 2 * effort.samples {
                     continue;
                 }
-                // What the previous contender left in the caches is not part of the question, nor is waking threads.
+                // The effect of the contender before on the caches is not measured, nor is waking threads.
                 if self.threads > 1 {
                     std::thread::sleep(REST);
                     (0..repeats[i].div_ceil(4)).for_each(|_| run(state));

@@ -34,7 +34,7 @@ struct Arguments {
     /// Print one JSON object a figure instead of the table.
     #[arg(long)]
     json: bool,
-    /// Given by `cargo bench`; means nothing here.
+    /// `cargo bench` passes it; it has no effect here.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -111,7 +111,7 @@ struct Line<'a> {
     kiln_is_faster_by: f64,
     clean: usize,
     samples: usize,
-    /// Whether fewer samples were asked for.
+    /// Whether to take fewer samples.
     quick: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<f64>,
@@ -303,9 +303,9 @@ fn measure_in_a_process(threads: usize) -> i32 {
         for variable in THREAD_VARIABLES {
             command.env(variable, threads.to_string());
         }
-        // OpenBLAS spins for 2^26 cycles by default, OpenMP of GNU (oneDNN and MKL here) for 300 000 pauses of 40 to 140 cycles:
-        // longer than the rest between samples, so that whoever is measured next would have one core less. A millisecond
-        // is enough for calls that follow one another.
+        // OpenBLAS spins for 2^26 cycles by default, OpenMP of GNU (oneDNN and MKL here) for 300 000 pauses of 40 to
+        // 140 cycles: longer than the pause between samples, so that the next contender would have one core less. A
+        // millisecond is enough for calls that follow one another.
         command.env("OPENBLAS_THREAD_TIMEOUT", "20").env("GOMP_SPINCOUNT", "20000");
         if std::env::var_os("MKL_THREADING_LAYER").is_none() {
             command.env("MKL_THREADING_LAYER", if threads == 1 { "SEQUENTIAL" } else { "GNU" });

@@ -33,7 +33,7 @@ pub struct Read {
 /// A chain: the code of a kernel without its parameters.
 ///
 /// The parameters of the kernel are the number of vectors to compute; for each input that is read again and again, in their
-/// order, its length and the element of it that stands beside the first one that is computed (a multiple of four where it is
+/// order, its length and its element for the first one that is computed (a multiple of four where it is
 /// read in vectors); and those of the functions, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
@@ -62,8 +62,9 @@ impl Chain {
         for (i, call) in self.calls.iter().enumerate() {
             params.extend(call.kind.param_names().iter().map(|name| (format!("{name}{i}"), "f32".to_owned())));
         }
-        // Invocations past the `n` vectors return at once; results and inputs read whole have as many vectors, buffers
-        // being whole vectors long, and of all others the place is taken modulo their length. Functions know no arrays.
+        // Invocations past the `n` vectors return at once. Results and inputs that are read whole have as many vectors,
+        // because buffers are whole vectors long; in all other inputs the place is taken modulo the length. Functions
+        // access no arrays.
         Head {
             bindings: inputs.chain(outputs).collect(),
             params,

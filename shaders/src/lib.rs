@@ -44,7 +44,7 @@ pub struct Kernel {
     /// What it is called in profiles and errors.
     pub name: &'static str,
     source: &'static str,
-    /// Whether it is of a program, which vouches for nothing.
+    /// Whether it is a kernel of a program, in which marks of trust and of features have no effect.
     custom: bool,
 }
 
@@ -123,7 +123,7 @@ macro_rules! sources {
 // file, which names the kernel in profiles and errors. No two files have one name, so `#include` needs no family.
 sources! {
     shared includes [common, math, precise, rows, rows_main, storage, team, team_main] {
-        /// A copy: the limit of whatever reads and writes as much.
+        /// A copy: the limit for kernels that read and write as many bytes.
         COPY = copy;
         /// The sum of the parts that an operation was split into.
         SPLIT_SUM = split_sum;

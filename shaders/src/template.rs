@@ -27,9 +27,9 @@ impl Capabilities {
 /// How a kernel uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads.
+    /// The kernel reads it.
     Read,
-    /// It writes, and may read what it wrote.
+    /// The kernel writes it, and may read it after that.
     Write,
 }
 

@@ -8,7 +8,7 @@ use kiln_ir::op::{Contract, Op, all_cases, product_bound_of};
 
 use crate::Result;
 
-/// What to do with the pages.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Write nothing; fail when a page is not what the tables say.
@@ -71,7 +71,7 @@ fn quotes(page: &str) -> Vec<(String, Vec<String>)> {
     quotes
 }
 
-/// What stands above the table; the rules that hold for every operation.
+/// The text above the table; the rules of every operation.
 const RULES: &str = include_str!("numerics.md");
 
 fn numerics() -> Result<String> {
@@ -83,7 +83,7 @@ fn numerics() -> Result<String> {
             continue;
         }
         seen.push((op.name(), contract));
-        // A bar would end the column.
+        // A bar would end the cell.
         let cell = |text: &str| text.replace('|', "\\|");
         let of_blocks = match op {
             Op::QuantMatmul(op) => format!(" of blocks of {}", op.format.block_len()),

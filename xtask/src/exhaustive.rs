@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
 /// The parameters of operations that have some.
 const PARAMS: [f32; 2] = [-0.75, 1.5];
 
-/// Where an operation gets its operands.
+/// The operands of an operation.
 #[derive(Clone, Copy)]
 enum Source {
     /// The one operand is every f32.
@@ -44,7 +44,7 @@ enum Source {
 }
 
 impl Source {
-    /// What an operation is swept with, if it is.
+    /// The sweep of an operation, if it has one.
     fn of(kind: ElementwiseKind) -> Option<Self> {
         match kind {
             ElementwiseKind::Div => Some(Self::Quotients),
@@ -63,8 +63,8 @@ impl Source {
     /// Steps that a thread takes at a time: with the results and the reference they stay in its cache.
     fn chunk(self) -> u64 {
         match self {
-            // A kernel may treat the vectors of a group in different ways. That the chunks are no power of two moves the
-            // same significand from one place of a group to another as its exponent grows.
+            // A kernel may treat the vectors of a group in different ways. Because the chunks are not a power of two,
+            // the same significand moves from one place of a group to another as its exponent grows.
             Self::EveryNumber => (1 << 14) + 16,
             Self::Quotients => 1 << 9,
         }
@@ -92,7 +92,7 @@ impl Source {
     }
 }
 
-/// The worst that was seen of one operation on one instruction set; nothing where every result was correctly rounded.
+/// The worst result of one operation on one instruction set; zeros where every result was correctly rounded.
 #[derive(Clone, Copy, Default)]
 struct Worst {
     error: f64,
@@ -117,7 +117,7 @@ impl Worst {
     fn see_all(&mut self, bound: Bound, operands: &[Vec<f32>; 2], got: &[f32], exact: &[f64], rounded: &[f32]) {
         const BLOCK: usize = 16;
         for (block, (got, rounded)) in got.chunks(BLOCK).zip(rounded.chunks(BLOCK)).enumerate() {
-            // Most results are the exact ones rounded, off by half a unit at most: told apart without a branch each.
+            // Most results are the exact ones rounded, off by half a unit at most: found without a branch for each.
             let apart = |(i, (g, r)): (usize, (&f32, &f32))| u32::from(g.to_bits() != r.to_bits()) << i;
             let mut left: u32 = got.iter().zip(rounded).enumerate().map(apart).sum();
             while left != 0 {

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Whatever went wrong, as a sentence for the person who ran the command.
+/// An error, as a sentence for the person who ran the command.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Everything a person runs on kiln. `cargo xtask COMMAND --help` says more about each.
@@ -47,7 +47,7 @@ enum Command {
 /// Writes a file, with its directory, and waits until it is on the disk: some systems report a full disk, or a quota, only then.
 ///
 /// # Errors
-/// What the system says, with the path.
+/// The message of the system, with the path.
 fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
     let written = || {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -55,7 +55,7 @@ fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
         }
         let mut file = File::create(path)?;
         file.write_all(contents.as_ref())?;
-        // Pipes and devices cannot be synchronised.
+        // Pipes and devices do not support `sync_all`.
         if file.metadata()?.is_file() { file.sync_all() } else { Ok(()) }
     };
     written().map_err(|error: std::io::Error| format!("{}: {error}", path.display()).into())

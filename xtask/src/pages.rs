@@ -12,7 +12,7 @@ const REFERENCE: &str = "docs/reference.md";
 /// The page with the map of tests.
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
 
-/// Fails with every table, link or line that has to be mended.
+/// Fails with every table, link or line that has to be corrected.
 ///
 /// # Errors
 /// A list of them.
@@ -61,7 +61,7 @@ fn files(root: &Path) -> Result<Vec<Source>> {
                 if !hidden && name != "target" && name != "node_modules" {
                     folders.push(path);
                 }
-            } else if ["rs", "md", "mjs", "js", "py", "toml", "yml", "run"]
+            } else if ["rs", "wgsl", "md", "mjs", "js", "py", "toml", "yml", "run"]
                 .contains(&name.rsplit('.').next().unwrap_or(name))
             {
                 // Files that are not text are skipped.
@@ -88,9 +88,9 @@ fn rows(page: &str, heading: &str, cells: usize) -> BTreeSet<String> {
     rows
 }
 
-/// What a table of a page lists and the sources do not have, and the other way round.
+/// The rows that a table of a page has and the sources do not, and those that the sources have and the table does not.
 fn differences(page: &str, heading: &str, text: &str, found: &BTreeSet<String>) -> Vec<String> {
-    // Names of two words, such as those of a crate and of its feature, are two cells.
+    // Names of two words, such as the name of a crate and of its feature, are two cells.
     let cells = found.first().map_or(1, |name| name.split(' ').count());
     let listed = rows(text, heading, cells);
     let missing = found.difference(&listed).map(|name| format!("{page}, {heading}: `{name}` is missing"));
@@ -100,7 +100,7 @@ fn differences(page: &str, heading: &str, text: &str, found: &BTreeSet<String>) 
 
 /// The environment variables of kiln that sources name.
 fn variables(sources: &[Source]) -> BTreeSet<String> {
-    // Not as one word: this file would name it.
+    // In two parts, so that this file does not name it.
     let prefix = concat!("KILN", "_");
     let mut names = BTreeSet::new();
     for file in sources.iter().filter(|file| !file.is("md")) {
@@ -180,7 +180,7 @@ fn dead_links(root: &Path, page: &Source, sources: &[Source]) -> Vec<String> {
     dead
 }
 
-/// The anchor that a heading is given.
+/// The anchor of a heading.
 fn anchor(line: &str) -> Option<String> {
     let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
     let kept = title.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
@@ -209,27 +209,35 @@ const UNCLEAR: &[(&str, &str)] = &[
     ("the way there", "name the transfer"),
     ("is none", "say what it is, or what happens to it"),
     ("are none", "say what they are, or what happens to them"),
-    ("somebody else", "name the owner"),
     ("picture", "write `image`"),
     ("pictures", "write `images`"),
     ("so many", "name the number"),
+    ("held against", "write `compared with`"),
+    ("stands in for", "write `replaces`"),
+    ("tells apart", "write `distinguishes`"),
+    ("somebody", "name who does it"),
+    ("whoever", "name who does it"),
+    ("there and back", "name both directions"),
 ];
 
-/// The lines of documentation that nobody should have to read twice: their numbers, texts and what to do.
+/// What marks a line of Rust whose strings are error messages.
+const MESSAGES: &[&str] = &["#[error(", "Err(", "Error::", "reason"];
+
+/// The unclear lines of pages, comments and error messages: their numbers, their texts and what to write instead.
 fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
     let page = match () {
         () if file.is("md") => prose(&file.text),
-        () if file.is("rs") => file.text.clone(),
+        () if file.is("rs") || file.is("wgsl") => file.text.clone(),
         () => return Vec::new(),
     };
     let mut found = Vec::new();
     for (number, line) in page.lines().enumerate() {
         let text = match line.trim_start() {
-            comment if comment.starts_with("///") || comment.starts_with("//!") => comment[3..].trim(),
-            line if file.is("md") => line,
+            line if file.is("md") => line.to_owned(),
+            comment if comment.starts_with("//") => comment.trim_start_matches(['/', '!']).trim().to_owned(),
+            line if MESSAGES.iter().any(|mark| line.contains(mark)) => strings(line),
             _ => continue,
         };
-        // Words in quotation marks or code are quoted, not said.
         let lower = text.to_lowercase();
         let is_a_word = |at: usize, pattern: &str| {
             let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
@@ -237,14 +245,19 @@ fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
         };
         for (pattern, why) in UNCLEAR {
             if lower.match_indices(pattern).any(|(at, _)| is_a_word(at, pattern)) {
-                found.push((number + 1, text.to_owned(), *why));
+                found.push((number + 1, text.clone(), *why));
             }
         }
         if text.starts_with("As [`") || text.starts_with("As there.") {
-            found.push((number + 1, text.to_owned(), "say what it does, or link to `the errors of`"));
+            found.push((number + 1, text, "say what it does, or link to `the errors of`"));
         }
     }
     found
+}
+
+/// The texts between quotation marks in a line, one after the other.
+fn strings(line: &str) -> String {
+    line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -285,10 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn unclear_words_are_found_in_documentation_alone() {
+    fn unclear_words_are_found_in_comments_and_messages_alone() {
         let found = |text| unclear(&source("a.rs", text)).len();
-        assert_eq!(found("/// Elements of so many rows, one of which is\n    //! retold\nlet a = 1; // told"), 2);
+        assert_eq!(found("/// Elements of so many rows, one of which is\n    //! retold\nlet a = told(); // told"), 2);
         assert_eq!(found("/// As [`x`].\n/// As there.\n/// The same as [`x`]."), 2);
+        assert_eq!(found("    // It was told.\nlet told = 1;"), 1);
+        assert_eq!(found(concat!("#[er", "ror(\"{0} is none\")]\nEr", "r(format!(\"{0} is missing\", told))")), 1);
+        assert_eq!(unclear(&source("a.wgsl", "// told\nlet told = 1;")).len(), 1);
         assert_eq!(unclear(&source("a.md", "told\n```\ntold\n```\n")).len(), 1);
     }
 }

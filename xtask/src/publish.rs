@@ -36,7 +36,7 @@ pub(crate) struct Package {
     version: String,
 }
 
-/// The crates of the workspace that go to the registry. Each must have what the registry and its readers ask for.
+/// The crates of the workspace for the registry. Each must have the fields that the registry and its readers need.
 ///
 /// # Errors
 /// The first field that a crate lacks.
@@ -72,7 +72,7 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
 
 const FOLDER: &str = "target/kiln/package";
 
-/// The crates that `kiln` needs with its default features. One that is missing here is looked for in the registry, and not found.
+/// The crates that `kiln` needs with its default features. Cargo would look for a missing one in the registry.
 const ALONE: &[&str] = &["kiln", "kiln-device", "kiln-ir", "kiln-route", "kiln-simd"];
 
 /// Packs the crates and unpacks them into folders `NAME-VERSION`.
@@ -124,7 +124,7 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
     }
     let consumer = folder.join("consumer");
     crate::write(&consumer.join("Cargo.toml"), manifest)?;
-    // The versions that the workspace has chosen, so that nothing is looked for in the registry.
+    // The versions in the lock file of the workspace, so that cargo does not ask the registry.
     std::fs::copy(root.join("Cargo.lock"), consumer.join("Cargo.lock"))?;
     let kiln = crates.iter().find(|package| package.name == "kiln").ok_or("kiln is not published")?;
     let readmes =

@@ -16,7 +16,7 @@ use rten_tensor::NdTensorView;
 use foreign::Library;
 use onednn::OneDnn;
 
-/// Intel's library, or the reason why it is not here.
+/// Intel's library, or the reason why it is missing.
 pub(crate) fn mkl(suite: &Suite) -> Option<&'static Library> {
     let names = ["libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so"];
     present(suite, "mkl", "KILN_MKL", &names, "/opt/intel/oneapi/mkl/latest/lib", |place| {
@@ -24,7 +24,7 @@ pub(crate) fn mkl(suite: &Suite) -> Option<&'static Library> {
     })
 }
 
-/// OpenBLAS, or the reason why it is not here.
+/// OpenBLAS, or the reason why it is missing.
 pub(crate) fn openblas(suite: &Suite) -> Option<&'static Library> {
     let names = ["libscipy_openblas.so", "libopenblas.so.0", "libopenblas.so"];
     present(suite, "openblas", "KILN_OPENBLAS", &names, "/usr/lib/x86_64-linux-gnu", |place| {
@@ -32,12 +32,12 @@ pub(crate) fn openblas(suite: &Suite) -> Option<&'static Library> {
     })
 }
 
-/// oneDNN, or the reason why it is not here.
+/// oneDNN, or the reason why it is missing.
 pub(crate) fn onednn(suite: &Suite) -> Option<&'static OneDnn> {
     present(suite, "onednn", "KILN_ONEDNN", &["libdnnl.so.3"], "/usr/lib/x86_64-linux-gnu", OneDnn::open)
 }
 
-/// Opens the first library of a name that loads, and says what was wrong with all when none does.
+/// Opens the first library of a name that loads; if none does, returns the error of each.
 fn present<L>(
     suite: &Suite,
     name: &str,
@@ -106,7 +106,7 @@ pub(crate) fn rten(executor: &GemmExecutor<f32>, p: Product, a: &[f32], b: &[f32
     assert!(done.is_ok(), "rten refuses {p:?}");
 }
 
-/// The product by trueno, which allocates its result: its operands are its own and made beforehand.
+/// The product by trueno, which allocates its result. Its operands are vectors of its own, made beforehand.
 pub(crate) struct Trueno(trueno::Matrix<f32>, trueno::Matrix<f32>);
 
 impl Trueno {

@@ -56,7 +56,7 @@ type Execute = unsafe extern "C" fn(Handle, Handle, c_int, *const Argument) -> S
 type Wait = unsafe extern "C" fn(Handle) -> Status;
 type SetData = unsafe extern "C" fn(Handle, *mut c_void) -> Status;
 
-/// The library with an engine and a stream. It and what is made of it last until the process ends.
+/// The library with an engine and a stream. It and all objects made with it last until the process ends.
 pub(crate) struct OneDnn {
     engine: Handle,
     stream: Handle,
@@ -73,12 +73,12 @@ pub(crate) struct OneDnn {
     set_data: SetData,
 }
 
-/// How images lie in memory.
+/// The layout of images.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Layout {
-    /// Channel by channel, as kiln takes them.
+    /// Channel by channel, the layout of kiln.
     Planes,
-    /// The channels of a pixel side by side, which oneDNN likes best.
+    /// The channels of a pixel side by side, the fastest layout of oneDNN.
     Pixels,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Shape {
     pub stride: usize,
 }
 
-/// A convolution that is set up: its weights lie as the library likes them.
+/// A convolution that is set up: its weights are in the layout that the library chose.
 pub(crate) struct Convolution<'a> {
     library: &'a OneDnn,
     primitive: Handle,
@@ -101,7 +101,7 @@ pub(crate) struct Convolution<'a> {
     dst: Handle,
     inputs: usize,
     outputs: usize,
-    /// What `weights` points into.
+    /// The memory that `weights` points to.
     _packed: Vec<f32>,
 }
 
@@ -151,8 +151,8 @@ impl OneDnn {
         assert_eq!(weights.len(), s.c_out * s.c_in * s.kernel * s.kernel);
         let missing = ((along - 1) * s.stride + s.kernel).saturating_sub(s.extent);
         let (before, after) = (missing / 2, missing - missing / 2);
-        // SAFETY: every description lives as long as it is used; memories point to what `run` sets or to vectors that the
-        // result keeps and whose sizes the library told.
+        // SAFETY: every description lives as long as it is used; memories point to the operands of `run` or to vectors
+        // that the result keeps, whose sizes the library reported.
         unsafe {
             let src_md = self.picture(s.c_in, s.extent, layout)?;
             let dst_md = self.picture(s.c_out, along, layout)?;
@@ -182,7 +182,7 @@ impl OneDnn {
             done(status, "a convolution")?;
             let mut primitive = null_mut();
             done((self.primitive)(&mut primitive, description), "a convolution")?;
-            // The weights, once, into the order that was chosen.
+            // Reorders the weights once, into the chosen layout.
             let chosen = (self.query)(description, QUERY_WEIGHTS, 0);
             let mut packed = vec![0.0f32; (self.size)(chosen).div_ceil(4)];
             let from = self.memory_of(plain_md, weights.as_ptr().cast_mut())?;
@@ -237,7 +237,7 @@ impl Convolution<'_> {
     /// Convolves an image.
     pub(crate) fn run(&self, picture: &[f32], out: &mut [f32]) -> Result<(), String> {
         assert!(picture.len() >= self.inputs && out.len() >= self.outputs);
-        // SAFETY: the slices have the lengths that were described; the library only reads the picture.
+        // SAFETY: the slices have the lengths that were described; the library only reads the image.
         unsafe {
             done((self.library.set_data)(self.src, picture.as_ptr().cast_mut().cast()), "a picture")?;
             done((self.library.set_data)(self.dst, out.as_mut_ptr().cast()), "a picture")?;

@@ -5,14 +5,14 @@ use kiln_ir::{QuantFormat, f16};
 
 use crate::contender::Result;
 
-/// The numbers that a product reads, and how.
+/// The type of the numbers that a product reads, and their precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Numbers {
     F16,
     Bf16,
-    /// f32 as it is.
+    /// f32 unchanged.
     F32,
-    /// f32 in two parts in TF32; the peer is what multiplies f32 as it is.
+    /// f32 in two parts in TF32; the peer multiplies unchanged f32.
     Tf32x3,
     Tf32,
 }
@@ -28,7 +28,7 @@ impl Numbers {
         }
     }
 
-    /// What is stored of a number.
+    /// The stored type of a number.
     fn stored(self, x: f32) -> f32 {
         match self {
             Self::F16 => f16::from_f32(x).to_f32(),
@@ -46,7 +46,7 @@ pub(crate) enum Rows {
     RmsNorm,
 }
 
-/// What is computed.
+/// The computation of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Case {
     /// `C = A Bᵀ`, with B stored `n * k` as weights are; sums and C in f32. Everything stays on the device.
@@ -94,7 +94,7 @@ impl Attention {
     }
 }
 
-/// What a case is measured in.
+/// The unit of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Work {
     Flops(f64),
@@ -191,7 +191,7 @@ impl Case {
         }
     }
 
-    /// Bytes that have to be touched, where that is what limits the case.
+    /// Bytes that have to be read or written, where memory limits the case.
     pub(crate) fn copied(&self) -> Option<usize> {
         match *self {
             Self::Sum { n } => Some(4 * n),
@@ -239,7 +239,7 @@ fn weights(format: QuantFormat, n: usize, k: usize) -> usize {
 pub(crate) struct Data {
     /// The f32 operands.
     pub(crate) floats: Vec<Vec<f32>>,
-    /// Quantised weights, where there are any.
+    /// Quantised weights, if the case has any.
     pub(crate) blocks: Vec<u8>,
 }
 
@@ -294,7 +294,7 @@ impl Data {
         Ok(Self { floats, blocks })
     }
 
-    /// Where a result differs from what f64 gives by more than its precision explains; compared at a few places.
+    /// Where a result differs from that of f64 by more than its precision explains; compared at a few places.
     pub(crate) fn difference(&self, case: &Case, result: &[f32]) -> Option<String> {
         let want = case.results();
         if result.len() != want {

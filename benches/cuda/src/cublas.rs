@@ -112,9 +112,9 @@ impl Ready for Product<'_> {
         let c = self.c.device_ptr_mut(stream).0 as *mut c_void;
         let (one, zero) = (1.0f32, 0.0f32);
         let (one, zero) = (std::ptr::from_ref(&one).cast(), std::ptr::from_ref(&zero).cast());
-        // What is row-major here is the transpose there: Cᵀ = B Aᵀ.
-        // SAFETY: the matrices lie on the device of the handle with these extents, and outlive what runs: it is waited for
-        // before they are dropped, on the stream that their memory is of.
+        // A row-major matrix is the transpose for cuBLAS: Cᵀ = B Aᵀ. SAFETY: the matrices are on the device of the
+        // handle with these extents, and outlive the product: it is waited for before they are dropped, on the stream
+        // of their memory.
         unsafe {
             gemm_ex(
                 *blas.handle(),

@@ -30,12 +30,12 @@ pub(crate) struct CublasLt {
     workspace: CudaSlice<u8>,
 }
 
-/// Something of the library, and how it is given back.
+/// An object of the library, and the function that destroys it.
 struct Owned<T: Copy>(T, unsafe fn(T) -> std::result::Result<(), result::CublasError>);
 
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: the library made it, and nothing uses it any more. That it may fail helps nobody here.
+        // SAFETY: the library made it, and nothing uses it any more. An error here has no remedy.
         let _ = unsafe { (self.1)(self.0) };
     }
 }
@@ -72,7 +72,7 @@ impl Contender for CublasLt {
         };
         let operation: Owned<cublasLtMatmulDesc_t> =
             Owned(result::create_matmul_desc(compute, Type::CUDA_R_32F)?, result::destroy_matmul_desc);
-        // What is row-major here is the transpose there: Cᵀ = B Aᵀ. 1 is CUBLAS_OP_T.
+        // A row-major matrix is the transpose for cuBLASLt: Cᵀ = B Aᵀ. 1 is CUBLAS_OP_T.
         let transposed: c_int = 1;
         // SAFETY: the attribute is of this size.
         unsafe {
@@ -120,11 +120,12 @@ impl Product<'_> {
     fn choose(&mut self) -> Result<()> {
         let wishes: Owned<cublasLtMatmulPreference_t> =
             Owned(result::create_matmul_pref()?, result::destroy_matmul_pref);
-        // SAFETY: nothing but numbers, for which every pattern of bits has a meaning.
+        // SAFETY: the structure has only numbers, for which every pattern of bits is valid.
         let mut found: [Found; TRIED] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         let [b, a, c] = self.layouts.each_ref().map(|layout| layout.0);
-        // SAFETY: the attribute is of this size; all that is named is there, and so is room for what is found.
+        // SAFETY: the attribute is of this size; all objects that the call names exist, and the array has room for the
+        // results.
         unsafe {
             let from = std::ptr::from_ref(&WORKSPACE).cast();
             let wish = Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
@@ -162,9 +163,9 @@ impl Ready for Product<'_> {
         let (one, zero) = (1.0f32, 0.0f32);
         let (one, zero) = (std::ptr::from_ref(&one).cast(), std::ptr::from_ref(&zero).cast());
         let room = workspace.device_ptr(stream).0 as *mut c_void;
-        // SAFETY: the matrices lie on the device of the stream with these extents, and outlive what runs: it is waited for
-        // before they are dropped, on the stream that their memory is of. So does the workspace, which runs share one after
-        // another.
+        // SAFETY: the matrices are on the device of the stream with these extents, and outlive the product: it is
+        // waited for before they are dropped, on the stream of their memory. So does the workspace, which runs share
+        // one after another.
         unsafe {
             let (operation, stream) = (self.operation.0, stream.cu_stream().cast());
             let algorithm = &self.algorithm;

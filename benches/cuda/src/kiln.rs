@@ -1,4 +1,4 @@
-//! kiln, and the copy that it is held against.
+//! kiln, and the copy that it is compared with.
 
 use kiln_cuda::device_copy::DeviceCopy;
 use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions};
@@ -9,7 +9,7 @@ use crate::case::{Case, Data, EPS, Numbers, Rows, random};
 use crate::contender::{Contender, Ready, Result};
 
 pub(crate) struct Kiln {
-    /// That reads f32 as it is.
+    /// The device that reads f32 unchanged.
     device: CudaDevice,
     /// Those that read f32 in two parts, and in TF32.
     parts: CudaDevice,
@@ -47,7 +47,7 @@ impl Kiln {
         Ok(Copying { copy: DeviceCopy::of(&half)?, device: self.device.clone() })
     }
 
-    /// Gives memory that a case has used back to the driver.
+    /// Returns memory that a case has used to the driver.
     pub(crate) fn trim(&self) {
         [&self.device, &self.parts, &self.tf32].into_iter().for_each(CudaDevice::trim);
     }
@@ -58,7 +58,7 @@ impl Kiln {
         Ok(Box::new(Resident { device: device.clone(), operation }))
     }
 
-    /// The same of operands that are stored as such numbers.
+    /// The same for operands of these types.
     fn resident_as(
         device: &CudaDevice,
         op: impl Into<Op>,
@@ -122,7 +122,7 @@ impl Contender for Kiln {
             Case::Quantized { format, rows, n, k } => {
                 let vector = self.device.upload(&Operand::f32(&x[0], &[rows, k])?)?;
                 let weights = Operand::blocks(&data.blocks, &[n, k], format)?;
-                // Each product with its own copy, all in one call of the driver: what a layer of a model asks for.
+                // Each product with its own copy, all in one call of the driver, as in a layer of a model.
                 let mut batch = CudaCommandBatch::new(self.device.clone());
                 let vector = batch.import(&vector)?;
                 let mut results = Vec::new();
@@ -172,7 +172,7 @@ impl Ready for Resident {
 /// A batch that is executed again.
 struct Replay {
     batch: CudaCommandBatch,
-    /// What is computed; the first of it is compared.
+    /// The results; the first one is compared.
     results: Vec<BufferId>,
 }
 

@@ -55,7 +55,7 @@ struct Arguments {
     /// One JSON object for each figure instead of a table.
     #[arg(long)]
     json: bool,
-    /// Opens the device, runs an operation, and prints the seconds that both took: what the case `start` runs.
+    /// Opens the device, runs an operation, and prints the seconds of both: the case `start` runs this.
     #[arg(long, value_name = "CONTENDER", hide = true)]
     start: Option<String>,
     /// The cases by name, and nothing else.
@@ -120,7 +120,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Measures one case and prints its row; how many contenders computed something wrong.
+/// Measures one case and prints its row; returns how many contenders computed a wrong result.
 fn measure(
     kiln: &Kiln,
     peers: [Option<&dyn Contender>; 2],

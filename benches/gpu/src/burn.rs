@@ -14,7 +14,7 @@ pub(crate) struct Burn {
 }
 
 impl Burn {
-    /// Opens the adapter that it would open by itself; an error where that is not the one of this name.
+    /// Opens the adapter that burn opens by default; an error if it is not the one of this name.
     pub(crate) fn open(adapter: Option<&str>) -> Result<Self> {
         let (device, setup) = Device::wgpu_options().graphics_api(WgpuBackend::Vulkan).init_with_setup()?;
         let opened = setup.adapter.get_info().name;
@@ -101,7 +101,7 @@ impl Contender for Burn {
                 };
                 Box::new(Host::new(run, n))
             }
-            // It has no blocks of this format.
+            // burn has no blocks of this format.
             Case::Q4K { .. } => return Ok(None),
         }))
     }
@@ -121,7 +121,7 @@ struct Resident<'a, F, const D: usize> {
 impl<F: Fn() -> Tensor<D>, const D: usize> Ready for Resident<'_, F, D> {
     fn run(&mut self) -> Result<()> {
         self.last = Some((self.run)());
-        // Operations are gathered until someone asks: each run is sent by itself, as one whose result is used.
+        // burn gathers operations until a result is read: each run is submitted by itself, as one whose result is used.
         Ok(self.device.flush()?)
     }
 

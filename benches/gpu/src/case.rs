@@ -4,7 +4,7 @@ use kiln_ir::{QuantFormat, f16};
 
 use crate::contender::Result;
 
-/// What is computed.
+/// The computation of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Case {
     /// The product of two matrices `n * n` that stay on the device.
@@ -27,7 +27,7 @@ pub(crate) enum Case {
     Q4K { n: usize, k: usize },
 }
 
-/// What a case is measured in.
+/// The unit of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Work {
     Flops(f64),
@@ -114,7 +114,7 @@ impl Case {
         }
     }
 
-    /// Bytes that have to be touched, where that is what limits the case.
+    /// Bytes that have to be read or written, where memory limits the case.
     pub(crate) fn copied(&self) -> Option<usize> {
         match *self {
             Self::Sum { n } => Some(4 * n),
@@ -142,7 +142,7 @@ impl Case {
         }
     }
 
-    /// Seconds in which kiln should do it on an H200.
+    /// The target for kiln on an H200, in seconds.
     pub(crate) fn wanted(&self) -> f64 {
         match *self {
             Self::Matmul { n } => 2.0 * (n as f64).powi(3) / 40e12,
@@ -152,7 +152,7 @@ impl Case {
             Self::Softmax { rows, columns } => 8.0 * (rows * columns) as f64 / 3.0e12,
             Self::AddHost { n: ..=1000 } => 45e-6,
             Self::AddHost { n: ..=100_000 } => 150e-6,
-            // At 25 GB/s, half of what the bus gives.
+            // At 25 GB/s, half of the bandwidth of the bus.
             Self::AddHost { n: n @ 10_000_000.. } => 12.0 * n as f64 / 25e9,
             Self::AddHost { .. } | Self::ChainHost { .. } => 900e-6,
             Self::Replay { .. } => 5e-6 * OPERATIONS as f64,
@@ -171,7 +171,7 @@ fn weights(n: usize, k: usize) -> usize {
 pub(crate) struct Data {
     /// The f32 operands.
     pub(crate) floats: Vec<Vec<f32>>,
-    /// Quantised weights, where there are any.
+    /// Quantised weights, if the case has any.
     pub(crate) blocks: Vec<u8>,
 }
 
@@ -201,7 +201,7 @@ impl Data {
         };
         let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
         if let Case::MatmulF16 { .. } = case {
-            // Numbers that f16 has.
+            // Numbers that f16 represents exactly.
             floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
         }
         let mut blocks = Vec::new();
@@ -216,7 +216,7 @@ impl Data {
         Ok(Self { floats, blocks })
     }
 
-    /// Where a result differs from what f64 gives by more than single precision explains; compared at a few places.
+    /// Where a result differs from that of f64 by more than single precision explains; compared at a few places.
     pub(crate) fn difference(&self, case: &Case, result: &[f32]) -> Option<String> {
         let want = case.results();
         if result.len() != want {

@@ -2,7 +2,7 @@
 
 use crate::contender::{Ready, Result};
 
-/// A function from host to host, which leaves nothing behind to wait for.
+/// A function from host to host, which leaves no work in flight.
 pub(crate) struct Host<F> {
     run: F,
     out: Vec<f32>,

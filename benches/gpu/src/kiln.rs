@@ -1,4 +1,4 @@
-//! kiln, and the copy that it is held against.
+//! kiln, and the copy that it is compared with.
 
 use std::cell::RefCell;
 
@@ -50,7 +50,7 @@ impl Kiln {
         Ok(Copying { copy: DeviceCopy::of(&half)?, device: self.device.clone() })
     }
 
-    /// Gives memory that a case has used back to the driver.
+    /// Returns memory that a case has used to the driver.
     pub(crate) fn trim(&self) {
         self.device.trim();
     }
@@ -85,7 +85,7 @@ impl Contender for Kiln {
                 let format = QuantFormat::Q4K;
                 let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;
                 let weights = Operand::blocks(&data.blocks, &[n, k], format)?;
-                // Each product with its own copy, all in one submission: what a layer of a model asks for.
+                // Each product with its own copy, all in one submission, as in a layer of a model.
                 let mut batch = GpuCommandBatch::new(self.device.clone());
                 let vector = batch.import(&vector)?;
                 let mut results = Vec::new();
@@ -169,7 +169,7 @@ fn read(tensor: &GpuTensor) -> kiln_ir::Result<Vec<f32>> {
 /// A batch that is executed again.
 struct Replay {
     batch: GpuCommandBatch,
-    /// What is computed; the first of it is compared.
+    /// The results; the first one is compared.
     results: Vec<BufferId>,
 }
 

@@ -45,7 +45,8 @@ struct Arguments {
     /// Fewer samples.
     #[arg(long)]
     quick: bool,
-    /// Halves cases until no tensor of theirs is larger than this many MiB. What kiln should reach is not shown for them.
+    /// Halves cases until no tensor of theirs is larger than this many MiB. The targets for kiln are not shown for
+    /// them.
     #[arg(long, value_name = "MIB")]
     size_limit: Option<u64>,
     /// A part of the adapter's name, or its index; else the one that KILN_ADAPTER names, or the best.
@@ -54,7 +55,7 @@ struct Arguments {
     /// One JSON object for each figure instead of a table.
     #[arg(long)]
     json: bool,
-    /// Opens a device, runs an operation, and prints the seconds that both took: what the case `start` runs.
+    /// Opens a device, runs an operation, and prints the seconds of both: the case `start` runs this.
     #[arg(long, value_name = "CONTENDER", hide = true)]
     start: Option<String>,
 }
@@ -96,7 +97,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let kiln = Kiln::open(adapter)?;
-    // All on the same one, by its name.
+    // All on the same adapter, by its name.
     let adapter = kiln.name();
     let adapter = Some(adapter.as_str());
     let table = table::Table::new(arguments.json, kiln.describe(), NAMES);
@@ -131,7 +132,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Measures one case and prints its row; how many contenders computed something wrong.
+/// Measures one case and prints its row; returns how many contenders computed a wrong result.
 fn measure(
     kiln: &Kiln,
     peers: &[Box<dyn Contender>],

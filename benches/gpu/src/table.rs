@@ -39,7 +39,7 @@ impl Work {
 }
 
 impl Table {
-    /// Prints what the columns are.
+    /// Prints the headings of the columns.
     pub(crate) fn new(json: bool, adapter: String, names: &'static [&'static str]) -> Self {
         let table = Self { json, names };
         if !json {
@@ -50,7 +50,7 @@ impl Table {
         table
     }
 
-    /// One row: seconds of a copy, of every contender, and of what is wanted on an H200.
+    /// One row: seconds of a copy, of every contender, and the target on an H200.
     pub(crate) fn row(&self, case: &str, work: Work, copy: Option<f64>, all: &[Option<f64>], wanted: Option<f64>) {
         if self.json {
             let figures = [("copy", copy)].into_iter().chain(self.names.iter().copied().zip(all.iter().copied()));

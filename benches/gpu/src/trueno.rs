@@ -12,12 +12,12 @@ use crate::host::Host;
 
 pub(crate) struct Trueno {
     device: GpuDevice,
-    /// What it offers so that batches need not compile their kernels each time.
+    /// trueno's cache of kernels, so that batches need not compile them each time.
     kernels: RefCell<PipelineCache>,
 }
 
 impl Trueno {
-    /// Opens the adapter of this name, or the one that it would open by itself.
+    /// Opens the adapter of this name, or the one that trueno opens by default.
     pub(crate) fn open(adapter: Option<&str>) -> Result<Self> {
         let device = match adapter {
             None => GpuDevice::new()?,
@@ -84,7 +84,7 @@ impl Contender for Trueno {
             }
             Case::ChainHost { n } => {
                 let run = |out: &mut Vec<f32>| {
-                    // What a batch uploads cannot be replaced: each is recorded anew.
+                    // Uploads of a batch cannot be replaced, so each batch is recorded again.
                     let mut batch = GpuCommandBatch::new(self.device.clone());
                     let (a, b) = (batch.upload(&x[0]), batch.upload(&x[1]));
                     let sum = batch.add(a, b);
@@ -96,7 +96,7 @@ impl Contender for Trueno {
                 };
                 Box::new(Host::new(run, n))
             }
-            // No sum or softmax of what stays on the device, and no quantised product by itself.
+            // trueno has no sum or softmax of resident tensors, and no quantised product by itself.
             Case::MatmulF16 { .. } | Case::Sum { .. } | Case::Softmax { .. } | Case::Q4K { .. } => return Ok(None),
         }))
     }

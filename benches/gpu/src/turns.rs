@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::contender::{Ready, Result};
 
-/// How much is spent on one case.
+/// The time for one case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
     /// Samples of each contender.
@@ -18,8 +18,8 @@ impl Effort {
     pub(crate) const QUICK: Self = Self { samples: 11, budget: Duration::from_secs(1) };
 }
 
-/// A sample lasts about this long: what a wait takes is a small part of it, and so is what another contender left behind (a
-/// device that has just worked for another context of the process takes longer to begin).
+/// The duration of a sample: waiting is a small part of it, and so is the effect of the contender before (a device that
+/// has just worked for another context of the process takes longer to begin).
 const SAMPLE: f64 = 25e-3;
 
 /// Seconds of a call of each contender: the median of its samples.
@@ -37,7 +37,7 @@ pub(crate) fn compare(contenders: &mut [&mut dyn Ready], effort: Effort) -> Resu
             break;
         }
         for (i, contender) in contenders.iter_mut().enumerate() {
-            // What the one before left in the caches of the CPU and of the device is no part of the question.
+            // The effect of the contender before on the caches of the CPU and of the device is not measured.
             sample(*contender, 1)?;
             samples[i].push(sample(*contender, calls[i])?);
         }
@@ -45,7 +45,7 @@ pub(crate) fn compare(contenders: &mut [&mut dyn Ready], effort: Effort) -> Resu
     Ok(samples.into_iter().map(median).collect())
 }
 
-/// Seconds of a call, of several that are waited for once.
+/// Seconds of a call, from several that are waited for once.
 fn sample(contender: &mut dyn Ready, calls: usize) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..calls {

@@ -24,7 +24,7 @@ impl CudaKernel {
     /// # Safety
     /// For every call that the shape rule of the operation accepts the kernel ends, and reads and writes within its buffers
     /// alone: those of the inputs, which it does not write, and of the results.
-    #[allow(unsafe_code)] // Only the caller knows what a kernel that is not of this crate does.
+    #[allow(unsafe_code)] // Only the caller knows what a kernel of another crate does.
     pub const unsafe fn new(write: WriteKernel) -> Self {
         Self(write)
     }
@@ -54,7 +54,7 @@ impl CudaDevice {
     /// Launched with these arguments the kernel ends, and reads and writes within these tensors alone. Nothing else uses those
     /// that it writes, slices of them included, unless it is asked for by the same thread: work runs in the order in which it
     /// was asked for.
-    #[allow(unsafe_code)] // Only the caller knows what a kernel that is not of this crate does.
+    #[allow(unsafe_code)] // Only the caller knows what a kernel of another crate does.
     pub unsafe fn prepare_kernel(
         &self,
         kernel: &dyn Kernel,

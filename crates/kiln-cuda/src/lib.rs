@@ -20,8 +20,8 @@
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.
-//! - Unsafe code stands in one module, `driver`: calls of the driver, and what it gives out. Whoever brings a kernel of their
-//!   own ([`CudaDevice::prepare_kernel`], [`CudaKernel`]) vouches for it.
+//! - All unsafe code is in one module, `driver`: calls of the driver, and access to the memory that it returns. The author of
+//!   another kernel ([`CudaDevice::prepare_kernel`], [`CudaKernel`]) is responsible for it.
 #![deny(unsafe_code)]
 
 mod by_hand;
@@ -56,10 +56,10 @@ pub type CudaTensor = kiln_device::Tensor<CudaDevice>;
 
 pub(crate) type Region = kiln_device::Region<driver::DeviceMemory>;
 
-/// The bytes of a region from `offset` on.
+/// The bytes of a region, beginning at `offset`.
 ///
 /// # Errors
-/// [`kiln_ir::Error::View`] where there are fewer.
+/// [`kiln_ir::Error::View`] if there are fewer.
 pub(crate) fn span(region: &Region, offset: u64, bytes: u64) -> kiln_ir::Result<driver::Span<'_>> {
     let within = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
     let found = if within { region.memory()?.span(region.offset() + offset, bytes) } else { None };

@@ -41,13 +41,13 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     })
 }
 
-/// Units of a product on tensor cores; none where it may run on others.
+/// Units of a product on tensor cores; `None` if it may run on other units.
 fn of_product(hardware: Hardware, op: &Matmul, inputs: &[TensorType]) -> Result<Option<f64>> {
     let k = op.extents(&inputs[0].shape, &inputs[1].shape)?.k as f64;
     Ok(match hardware.precision {
         _ if halves(inputs).is_some() => Some(k / 8.0 + 16.0),
-        // 2 u for either part, 4 u for the product that is left out, 32 u and 16 u for a chain of 128 products, and a
-        // rounding for each of those.
+        // 2 u for either part, 4 u for the omitted product, 32 u and 16 u for a chain of 128 products, and a rounding
+        // for each of those.
         Precision::Tf32x3 if hardware.has_warp_groups() => Some(56.0 + k / 128.0),
         // 2⁻¹⁰ of each factor.
         Precision::Tf32 => Some(32_768.0 + k / 4.0 + 16.0),
@@ -56,18 +56,19 @@ fn of_product(hardware: Hardware, op: &Matmul, inputs: &[TensorType]) -> Result<
     })
 }
 
-/// Units of a product of `k` terms whose factors are rounded to bf16 first: 2⁻⁹ of each, and what tensor cores cut off.
+/// Units of a product of `k` terms whose factors are rounded to bf16 first: 2⁻⁹ of each, and the truncation by tensor
+/// cores.
 fn rounded_to_bf16(k: f64) -> f64 {
     65_536.0 + k / 8.0 + 144.0
 }
 
-/// Units of attention on tensor cores; none where it runs on others.
+/// Units of attention on tensor cores; `None` if it runs on other units.
 fn of_attention(hardware: Hardware, op: &Attention, inputs: &[TensorType]) -> Result<Option<f64>> {
     if on_tensor_cores(hardware, op, inputs)?.is_none() {
         return Ok(None);
     }
     let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
-    // Weights are rounded to f16, 2⁻¹¹ of each, or to bf16, 2⁻⁸; scores and sums are cut off, 16 products at a time.
+    // Weights are rounded to f16, 2⁻¹¹ of each, or to bf16, 2⁻⁸; scores and sums are truncated, 16 products at a time.
     let weights = if inputs[0].dtype == DType::F16 { 8192.0 } else { 65_536.0 };
     let sums = (extents.d + extents.t) as f64 / 8.0 + 32.0;
     Ok(Some(weights + sums + 2.0))

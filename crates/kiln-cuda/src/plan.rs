@@ -38,24 +38,24 @@ use kiln_ir::Precision;
 /// The properties of a device that plans depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
-    /// What kernels are written for.
+    /// The target that kernels are written for.
     pub(crate) target: Target,
     pub(crate) multiprocessors: u32,
     pub(crate) precision: Precision,
 }
 
 impl Hardware {
-    /// Whether copies to shared memory run by themselves.
+    /// Whether it has asynchronous copies to shared memory.
     pub(crate) fn has_copies(&self) -> bool {
         self.target >= Target::Sm80
     }
 
-    /// Whether products may round what they multiply to bf16.
+    /// Whether products may round their operands to bf16.
     pub(crate) fn rounds(&self) -> bool {
         matches!(self.precision, Precision::Bf16 | Precision::Int8)
     }
 
-    /// Whether warps multiply on tensor cores in ways that kernels use.
+    /// Whether it has the tensor core instructions for warps that kernels use.
     pub(crate) fn has_tensor_cores(&self) -> bool {
         self.target >= Target::Sm80
     }
@@ -68,7 +68,7 @@ impl Hardware {
 
 macro_rules! codes {
     ($($kernel:ident),*) => {
-        /// A kernel as it is configured: what compiled code is found by.
+        /// A configured kernel: the key of compiled code.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub(crate) enum Code {
             $($kernel($kernel),)*
@@ -172,29 +172,29 @@ codes!(
 pub struct Dispatch {
     pub(crate) code: Code,
     pub(crate) launch: Launch,
-    /// By the numbers that the launch calls them by.
+    /// By the numbers that the launch uses for them.
     pub(crate) buffers: Vec<Location>,
 }
 
 impl Dispatch {
-    /// Whether it has anything to run.
+    /// Whether the launch has any blocks.
     fn has_blocks(&self) -> bool {
         !self.launch.grid.contains(&0)
     }
 
-    /// Whether what its kernel reads before it waits for the launches in front of it was there before the plan began. No
-    /// launch of a plan writes an input of it.
+    /// Whether everything that its kernel reads before it waits for preceding launches existed before the plan began.
+    /// No launch of a plan writes an input of it.
     fn reads_only_inputs_early(&self, target: Target) -> bool {
         let is_input = |&buffer: &usize| matches!(self.buffers.get(buffer), Some(Location::Input(_)));
         self.code.kernel().reads_early(target).is_some_and(|early| early.iter().all(is_input))
     }
 }
 
-/// The most blocks of launches that are joined, for kernels whose blocks do not take work in turns. A device runs about this many at once;
-/// with more, launching is a small share of the time. Chosen, not measured.
+/// Maximum blocks of joined launches, for kernels whose blocks do not take work in turns. A device runs about this many
+/// at once; with more, launching is a small share of the time. Chosen, not measured.
 const FEW_BLOCKS: u32 = 512;
 
-/// Leaves out what products of a round prepare anew although it is there: each begins with the same launch, which reads x and writes
+/// Removes redundant preparation of products of a round: each begins with the same launch, which reads x and writes
 /// scratch memory that the other launches only read.
 fn prepare_once(steps: &mut Vec<Dispatch>, begins: &[usize]) {
     let Some((&first, others)) = begins.split_first() else { return };
@@ -216,8 +216,8 @@ fn prepare_once(steps: &mut Vec<Dispatch>, begins: &[usize]) {
     }
 }
 
-/// Replaces the launches of a round by one, if each operation has one launch, all run the same kernel, and none uses scratch memory,
-/// which the operations of a round share.
+/// Replaces the launches of a round by one, if each operation has one launch, all run the same kernel, and none uses
+/// scratch memory, which the operations of a round share.
 pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
     prepare_once(steps, begins);
     let Some(&begin) = begins.first() else { return Ok(()) };
@@ -244,7 +244,7 @@ pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usi
     Ok(())
 }
 
-/// For each launch of a plan, whether it may begin while those in front of it still run.
+/// For each launch of a plan, whether it may begin while preceding ones still run.
 ///
 /// The first launch is ordered after all earlier work of the device, so later launches may assume that the inputs of the plan
 /// are ready, and may read them before they wait.
@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// Two products, one of what the other gives, each with weights of its own.
+    /// Two products, the second of the first one's result, each with its own weights.
     fn plan(target: Target) -> Vec<Dispatch> {
         let format = QuantFormat::Q4K;
         let mut graph = Graph::new();
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(names[2], "warp_quant_matmul_q6_K_1_overlapping");
         assert_eq!((names.len(), steps[0].buffers.len()), (4, 9));
         assert_eq!(steps[0].code.kernel().reads_early(Target::Sm90a), Some(vec![1, 4, 7]));
-        // All weights are inputs, so it may begin while others run.
+        // All weights are inputs, so it may begin while preceding launches run.
         assert!(steps[0].reads_only_inputs_early(Target::Sm90a));
     }
 

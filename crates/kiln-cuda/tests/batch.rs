@@ -181,7 +181,7 @@ fn kernels_are_measured_where_it_was_asked_for() {
     batch.execute(&[y]).unwrap();
     let profile = batch.profile().unwrap();
     let names: Vec<&str> = profile.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-    // Where the product is cut among blocks, its parts are added up in between.
+    // If the product is split among blocks, its parts are summed in between.
     let [product, .., softmax] = names[..] else { panic!("{names:?}") };
     assert!(product.starts_with("gemm_nn") && softmax.starts_with("softmax") && names.len() <= 3, "{names:?}");
     assert!(profile.kernels.iter().all(|kernel| kernel.nanoseconds > 0.0), "{profile}");

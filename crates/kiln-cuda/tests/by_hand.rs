@@ -33,7 +33,7 @@ fn a_kernel_of_ones_own_runs_as_often_as_it_is_launched() {
         grid: [n.div_ceil(128), 1, 1],
         arguments: vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(n), Argument::F32(a)],
     };
-    // SAFETY: it guards its accesses by the length of both tensors, and this thread alone uses them.
+    // SAFETY: it guards its accesses by the length of both tensors, and only this thread uses them.
     let mut axpy = unsafe { device.prepare_kernel(&Axpy, launch(1000, 0.5), &[&x, &y]) }.unwrap();
     (0..3).for_each(|_| axpy.run().unwrap());
     let got = y.read().unwrap();
@@ -41,7 +41,7 @@ fn a_kernel_of_ones_own_runs_as_often_as_it_is_launched() {
 
     let mut misfit = launch(1000, 0.5);
     misfit.arguments.pop();
-    // SAFETY: what the kernel does not take is refused before it is launched.
+    // SAFETY: arguments that do not match the kernel are refused before the launch.
     let mut refused = unsafe { device.prepare_kernel(&Axpy, misfit, &[&x, &y]) }.unwrap();
     assert!(matches!(refused.run(), Err(Error::Driver { .. })));
     let other = support::device().unwrap();

@@ -22,7 +22,7 @@ fn library(folder: &Path, init: u32, version: i32, devices: i32, without: &str) 
         source += "#[unsafe(no_mangle)] pub extern \"C\" ";
         source += &match name.as_str() {
             "cuInit" => format!("fn cuInit(_: u32) -> u32 {{ {init} }}\n"),
-            // Safe functions of a reference instead of a pointer: whoever calls them gives one that is good.
+            // Safe functions with a reference instead of a pointer: callers pass a valid one.
             "cuDriverGetVersion" => format!("fn {name}(to: &mut c_int) -> u32 {{ *to = {version}; 0 }}\n"),
             "cuDeviceGetCount" => format!("fn {name}(to: &mut c_int) -> u32 {{ *to = {devices}; 0 }}\n"),
             name => format!("fn {name}() -> u32 {{ 999 }}\n"),
@@ -55,7 +55,7 @@ fn reports_what_it_finds() {
     match CudaDevice::driver_version() {
         Ok(version) => println!("found: {version}"),
         Err(problem) => {
-            // Whoever asks gets the same reason, whatever is asked for.
+            // Every caller gets the same reason, for every request.
             let reason = problem.to_string();
             let same = |error: Error| assert!(matches!(&error, Error::Unavailable { reason: r, .. } if *r == reason));
             assert_eq!(CudaDevice::list().unwrap_err(), problem);
@@ -99,7 +99,7 @@ fn what_is_no_library_is_no_driver() {
         std::fs::write(folder.join(name), b"not a library").unwrap();
     }
     let found = seen(&folder);
-    // Behind it the driver of the machine is found, where there is one.
+    // After it the driver of the machine is found, if there is one.
     assert!(found == "Absent" || CudaDevice::is_available(), "{found}");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -37,7 +37,7 @@ fn no_memory_is_an_error_after_which_everything_goes_on() {
     let mut batch = CudaCommandBatch::new(device.clone());
     let x = batch.upload(&[1.0, 2.0, 3.0], &[3]).unwrap();
     let doubled = batch.scale(x, 2.0).unwrap();
-    // An outer product that no device holds.
+    // An outer product that exceeds the memory of any device.
     let column = batch.upload(&vec![1.0; 1 << 20], &[1 << 20, 1]).unwrap();
     let row = batch.upload(&vec![1.0; 1 << 20], &[1, 1 << 20]).unwrap();
     let huge = batch.matmul(column, row).unwrap();
@@ -119,7 +119,7 @@ fn compiled_kernels_are_kept_and_damage_is_mended() {
         run(open(&folder).unwrap());
         assert_eq!(std::fs::read(file).unwrap(), whole);
     }
-    // A file stands where the folder should be.
+    // A file with the name of the folder.
     run(open(&file.join("folder")).unwrap());
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -43,7 +43,7 @@ fn what_the_launch_in_front_writes_is_waited_for() {
                 results.push(batch.record(QuantMatmul { format }, &[x, weights]).unwrap());
             }
             for turn in 0..TURNS {
-                // Nothing that was computed before is right now, neither what is read nor, every second time, the weights.
+                // All earlier results are wrong now: the inputs have changed and, every second time, the weights.
                 batch.set(first, &random.uniforms(rows * N, -1.0, 1.0)).unwrap();
                 let from = turn / 2;
                 let of = |number: usize| &stored[(number + from) % PRODUCTS];

@@ -30,7 +30,7 @@ const EXTENTS: [(usize, [usize; 3], bool); 14] = [
     (2, [40, 520, 70], false),
     (3, [72, 136, 88], false),
     (3, [72, 136, 88], true),
-    // So many rows and columns that f32 is worth two parts, and that two blocks share columns.
+    // Enough rows and columns that two parts are faster than f32, and that two blocks share columns.
     (1, [520, 1160, 648], true),
     (2, [392, 72, 520], false),
     (1, [2960, 40, 2960], true),
@@ -92,7 +92,7 @@ fn products_in_bf16_keep_their_bound() {
     holds(&device, DType::F32);
     let mut random = Random::new(9);
     for format in QuantFormat::ALL {
-        // So many rows that weights are decoded first, and fewer.
+        // Enough rows that weights are decoded first, and fewer.
         for (m, k, n) in [(200, 512, 72), (40, 512, 72)] {
             let op = Op::from(QuantMatmul { format });
             let x = random.uniforms(m * k, -1.0, 1.0);
@@ -126,14 +126,14 @@ const ATTENTIONS: [[usize; 6]; 20] = [
     [2, 72, 36, 40, 200, 128],
     [3, 40, 40, 190, 193, 64],
     [1, 80, 80, 33, 400, 80],
-    // More tiles of queries than multiprocessors, each with so many of keys that stages are used again.
+    // More tiles of queries than multiprocessors, each with enough tiles of keys that stages are reused.
     [1, 140, 140, 20, 900, 64],
     [1, 140, 140, 20, 900, 128],
     [1, 72, 72, 65, 129, 96],
     [2, 36, 36, 129, 300, 256],
     [1, 16, 4, 300, 513, 128],
     [1, 8, 8, 1000, 1000, 64],
-    // As many, each with one tile of keys: the first of a tile are the last.
+    // The same, each with one tile of keys: the first of a tile is also the last.
     [1, 300, 300, 20, 100, 64],
     [1, 280, 280, 65, 70, 128],
 ];
@@ -177,7 +177,7 @@ fn attends(device: &CudaDevice, dtype: DType) {
 #[test]
 fn attention_of_f16_keeps_special_values() {
     let Some(device) = device_with(Precision::Contract) else { return };
-    // Few heads, and so many that keys are not cut into parts.
+    // Few heads, whose keys are split into parts, and enough heads for no split.
     for heads in [2, 140] {
         let (s, t, d) = (40, 300, 64);
         let dims = |rows: usize| Shape::new(&[heads, rows, d]).unwrap();
@@ -209,7 +209,7 @@ fn attention_of_f16_keeps_special_values() {
         }
         let out = run(Attention::causal(), [&q, &with(&k, (t + 290) * d + 3, f16::NAN), &v]);
         assert!(whole(&out) && nan_rows(&out) == (s + 30..2 * s).collect::<Vec<_>>(), "{:?}", nan_rows(&out));
-        // Scores of -∞, all but those of the last four keys, then all: the mean of four values, then no number.
+        // Scores of -∞, all except those of the last four keys, then all: the mean of four values, then NaN.
         let ones = vec![f16::ONE; q.len()];
         for unreachable in [t - 4, t] {
             let keys: Vec<f16> = (0..heads * t * d)

@@ -37,12 +37,12 @@ impl<D: Driver> Default for Backend<D> {
     }
 }
 
-/// How an operation that is ready runs.
+/// How a compiled operation runs.
 #[derive(Debug)]
 enum Runner<D: Driver> {
     /// Operands and results are copied to and from device memory.
     Copied(Box<Executable<D>>),
-    /// Kernels work on memory that the host sees.
+    /// Kernels access memory that the host can map.
     Direct(D::Direct),
 }
 
@@ -91,7 +91,7 @@ impl<D: Driver> Backend<D> {
             Some(device) => device,
             None => {
                 let opened = D::open_device(&self.choice, &self.options, Waiting::Elsewhere).await;
-                // Unless another caller opened it in the meantime.
+                // Another caller may have opened it in the meantime.
                 self.device.get_or_init(|| opened)
             }
         };
@@ -172,14 +172,14 @@ impl<D: Driver> Backend<D> {
         Ok(())
     }
 
-    /// The operation made ready, taken out of the kept ones for as long as it is in use.
+    /// Takes the compiled operation out of the cache while it is in use, and compiles it if it is missing.
     async fn ready(&self, device: &D, op: &Op, types: &[TensorType]) -> Result<Ready<Runner<D>>> {
         device.check_alive()?;
         if let Some(ready) = self.kept.take(op, types) {
             return Ok(ready);
         }
         match self.make_ready(device, op, types).await {
-            // What is kept for later makes room for what is needed now.
+            // Clears the cache to make room.
             Err(Error::OutOfMemory { .. }) if self.kept.clear() => {
                 crate::bodies::trim(device);
                 self.make_ready(device, op, types).await

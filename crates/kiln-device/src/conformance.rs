@@ -15,9 +15,9 @@ use crate::state::State;
 /// How the numerics of a device differ from the contract of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subnormals {
-    /// It keeps them.
+    /// It preserves subnormal numbers.
     Kept,
-    /// It may take them for zeros anywhere, as WGSL allows.
+    /// It may flush them to zero anywhere, as WGSL allows.
     MayFlush,
 }
 
@@ -111,8 +111,9 @@ pub fn check<D: Driver>(
     if report.is_empty() { Ok(()) } else { Err(report.join("\n")) }
 }
 
-/// Writes rows to a state with two positions out of range: the error must name the first of them, and the state must be as it was;
-/// sound positions must be written before and after. Rows have 0 to 300 columns, and there are 4 to 700 of them.
+/// Writes rows to a state with two positions out of range: the error must name the first of them, and the state must
+/// not change; valid positions must be written before and after. Rows have 0 to 300 columns, and there are 4 to 700 of
+/// them.
 fn stray_positions_are_reported<D: Driver>(device: &D) -> std::result::Result<(), String> {
     const ROWS: usize = 900;
     let check = |columns: usize, count: usize| -> Result<Option<String>> {
@@ -154,8 +155,8 @@ fn stray_positions_are_reported<D: Driver>(device: &D) -> std::result::Result<()
     Ok(())
 }
 
-/// Multiplies with two indices that are no expert's: the error must name the first of them, and sound indices must succeed before and
-/// after. There are 2 to 900 indices, weights of f32 and of blocks, and none.
+/// Multiplies with two expert indices out of range: the error must name the first of them, and valid indices must
+/// succeed before and after. There are 2 to 900 indices, and f32, quantised and empty weights.
 fn stray_experts_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::Result<(), String> {
     const EXPERTS: usize = 5;
     let check = |dtype: DType, [n, k]: [usize; 2], rows: usize| -> Result<Option<String>> {
@@ -194,8 +195,8 @@ fn stray_experts_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::R
     Ok(())
 }
 
-/// Chooses rows with two indices outside of the table: the error must name the first of them, and the operation with sound indices
-/// must succeed before and after. Tables have 0 to 300 columns, and there are 4 to 20 000 indices.
+/// Selects rows with two indices outside of the table: the error must name the first of them, and the operation with
+/// valid indices must succeed before and after. Tables have 0 to 300 columns, and there are 4 to 20 000 indices.
 fn stray_indices_are_reported<D: Driver>(backend: &Backend<D>, op: Op) -> std::result::Result<(), String> {
     const ROWS: usize = 5;
     for columns in [3, 4, 300, 0] {

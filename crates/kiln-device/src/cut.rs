@@ -17,18 +17,18 @@ pub struct Cut {
 /// What the results of parts make together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
-    /// The result, one after another.
+    /// The parts are consecutive rows of the result.
     Rows,
-    /// Each part is reduced to one value, and those again.
+    /// Each part is reduced to one value, and these values are reduced again.
     Reduced {
-        /// What each part runs.
+        /// The operation of each part.
         part: Op,
-        /// How their results are reduced.
+        /// The reduction of their results.
         again: Reduction,
-        /// What the last value is divided by.
+        /// The divisor of the last value.
         divisor: Option<usize>,
     },
-    /// Each part gives the place of an element, and of these elements one is the result.
+    /// Each part gives the index of an element, and one of these elements is the result.
     Place(Reduction),
 }
 
@@ -40,7 +40,7 @@ pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
     let first_only = || of(rows, (0..types.len()).map(|operand| operand == 0).collect(), Join::Rows);
     match op {
         Op::Elementwise(_) => {
-            // The largest operand has the shape of the result; one of lower rank repeats along the first dimension.
+            // The largest operand has the shape of the result; operands of lower rank repeat along the first dimension.
             let shape = types.iter().map(|ty| ty.shape).max_by_key(|shape| (shape.rank(), shape.numel()))?;
             let operands = types.iter().map(|ty| ty.shape == shape).collect();
             of(leading(&shape), operands, Join::Rows)
@@ -57,7 +57,8 @@ pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
         }
         Op::Matvec(matvec) if !matvec.transpose => first_only(),
         Op::Matmul(matmul) if !matmul.transpose_a && rank == 2 && types[1].shape.rank() == 2 => first_only(),
-        // A stack: each product by itself, with a B of its own or with the one of all. No stack that repeats is cut.
+        // A stack is divided into single products, each with its own B or with the common one. Stacks with broadcast
+        // dimensions are not divided.
         Op::Matmul(_) if rank == 3 && [2, 3].contains(&types[1].shape.rank()) => {
             let own = types[1].shape.rank() == 3;
             if own && leading(&types[1].shape) != rows { None } else { of(rows, vec![true, own], Join::Rows) }
@@ -67,8 +68,8 @@ pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
     }
 }
 
-/// How a reduction of `n` elements follows from those of parts. Not that of the Euclidean norm: its bound leaves no room for
-/// the root of each part.
+/// How the reduction of `n` elements follows from those of the parts. Excludes the Euclidean norm, whose bound leaves
+/// no room for the rounding of each part's root.
 fn joined(reduction: Reduction, n: usize) -> Option<Join> {
     let reduced = |part, again, divisor| Some(Join::Reduced { part: Reduce::all(part).into(), again, divisor });
     match reduction {

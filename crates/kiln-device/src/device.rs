@@ -52,8 +52,8 @@ pub mod bodies {
     }
 }
 
-/// Gives a driver's handle the methods that every device has: `upload`, `run`, `prepare`, `compile_ahead`, `finish`, `trim`,
-/// `is_lost`, `statistics`, `memory_use`. A macro, because a handle's own methods need no trait in scope.
+/// Defines the methods that the handle of every device has: `upload`, `run`, `prepare`, `compile_ahead`, `finish`,
+/// `trim`, `is_lost`, `statistics`, `memory_use`. A macro, because inherent methods need no trait in scope.
 #[macro_export]
 macro_rules! device_methods {
     ($device:ty) => {

@@ -11,8 +11,8 @@ use crate::cut::{self, Cut, Join, split};
 use crate::waiting::{Waiting, block_on};
 use crate::{Backend, Batch, Driver};
 
-/// Bytes of operands and results below which work is not shared: sending as many takes some hundreds of microseconds, many times
-/// what the launch on another device adds.
+/// Bytes of operands and results below which work is not shared: transferring this many takes some hundreds of
+/// microseconds, many times the launch on another device.
 const SHARED_FROM: u64 = 8 << 20;
 
 /// Several devices, and work shared among them. The operations are the methods of [`Operations`].
@@ -27,12 +27,12 @@ pub struct DevicePool<D: Driver> {
     members: Vec<Member<D>>,
 }
 
-/// A device and what it has to do.
+/// A device and its load.
 #[derive(Debug)]
 struct Member<D: Driver> {
     device: D,
     backend: Backend<D>,
-    /// The work in flight: bytes and operations, whichever is more.
+    /// The work in flight, in bytes or operations, whichever is more.
     load: AtomicU64,
 }
 
@@ -168,7 +168,7 @@ impl<D: Driver> DevicePool<D> {
                 let values: Vec<f32> = places.iter().map(|&at| inputs[0].data().load(at)).collect();
                 alive[0].backend.run_into(&Reduce::all(reduction).into(), &[Operand::vector(&values)], outputs)?;
                 if let [DataMut::U32(found)] = outputs {
-                    // Parts and elements are both in order: of equals the first of the first part.
+                    // Parts and elements are both in order, so of equal elements the first of the first part is chosen.
                     found.iter_mut().for_each(|part| *part = places[*part as usize] as u32);
                 }
                 Ok(())
@@ -176,7 +176,7 @@ impl<D: Driver> DevicePool<D> {
         }
     }
 
-    /// The results of the parts, which are one tensor each.
+    /// The results of the parts, one tensor each.
     fn partial(alive: &[&Member<D>], op: &Op, inputs: &[Operand<'_>], cut: &Cut) -> Result<Vec<Buffer>> {
         let parts = ranges(cut.rows, alive.len()).map(|(from, to)| cut.part(inputs, from, to));
         let parts = parts.collect::<Result<Vec<_>>>()?;
@@ -189,7 +189,7 @@ fn open<D: Driver>(choice: &D::Choice) -> Result<D> {
     block_on(D::open_device(choice, &D::Options::default(), Waiting::Here))
 }
 
-/// The devices of these choices that can be opened; the last error where none can be.
+/// The devices of these choices that can be opened; the last error if none can.
 fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<Vec<T>> {
     let mut refused = None;
     let mut devices = Vec::new();
@@ -205,20 +205,21 @@ fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<
     if devices.is_empty() { refused.map_or(Ok(devices), Err) } else { Ok(devices) }
 }
 
-/// As many ranges of this many rows as there are devices, or fewer; none is empty.
+/// Divides this many rows into one range for each device, or fewer; no range is empty.
 fn ranges(rows: usize, devices: usize) -> impl Iterator<Item = (usize, usize)> {
     let each = rows.div_ceil(devices.max(1)).max(1);
     (0..rows).step_by(each).map(move |from| (from, rows.min(from + each)))
 }
 
-/// Does the work of each part on a device of its own. All of it ends before the first error is given.
+/// Runs each part on a device of its own, and waits for all of them before it returns the first error.
 fn on_each<D: Driver, P: Send, T: Send>(
     alive: &[&Member<D>],
     parts: Vec<P>,
     work: impl Fn(&Member<D>, P) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let work = &work;
-    // Each thread takes its part. That of a thread which the system refuses stays, and is worked on here.
+    // Each thread takes its part out. If the system refuses to start a thread, its part remains and runs on the calling
+    // thread.
     let parts: Vec<Mutex<Option<P>>> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
     let run = |member: &Member<D>, part: &Mutex<Option<P>>| {
         let part = part.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -260,7 +261,7 @@ impl<D: Driver> Operations for DevicePool<D> {
                 _ => self.least_loaded(work)?.member.backend.run_into(op, inputs, outputs),
             };
             match done {
-                // Those that are left write all of it anew.
+                // The remaining devices write the whole result again.
                 Err(Error::DeviceLost { .. }) if (1..alive.len()).contains(&self.alive().count()) => {}
                 done => return done,
             }

@@ -50,48 +50,48 @@ pub struct Read<'a, M> {
 /// memory can be used again as soon as the host drops it.
 ///
 /// Methods that are asynchronous complete at their first poll with [`Waiting::Here`], which is how blocking calls are made.
-#[allow(async_fn_in_trait)] // Called with concrete drivers, whose futures show by themselves whether they are `Send`.
+#[allow(async_fn_in_trait)] // Called with concrete drivers: the compiler infers whether their futures are `Send`.
 pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
-    /// Names a device before it is open. The default is the best one.
+    /// Selects a device before it is opened. The default is the best one.
     type Choice: Clone + Debug + Default + Send + Sync;
-    /// How a device is opened.
+    /// Options for opening a device.
     type Options: Clone + Debug + Default + Send + Sync;
     /// The properties of a device that plans depend on.
     type Target: Debug;
     /// Device memory, freed when it is dropped.
     type Memory: Debug + Send + Sync;
-    /// One launch of a kernel, its memory named by [`crate::plan::Location`]s.
+    /// One launch of a kernel; its memory is given by [`crate::plan::Location`]s.
     type Step: Debug;
     /// Steps that are compiled and bound to memory.
     type Program: Debug + Send + Sync;
-    /// An operation that runs between slices of the host without copies on the device.
+    /// An operation that runs on slices of the host without copies on the device.
     type Direct: Debug + Send + Sync;
     /// Results of a plan in memory that the host maps.
     type HostResults: Debug + Send + Sync;
 
     /// Bytes from the words of one kind of fault to those of the next: a multiple of [`Driver::view_alignment`].
     const FAULT_STRIDE: u64;
-    /// Which of the two words of a fault is the position of the index; the other one is the index.
+    /// Index of the position word of a fault; the other of the two words is the index that was out of range.
     const FAULT_POSITION: usize;
     /// Offsets at which [`Driver::copy`] may begin are multiples of this.
     const COPY_ALIGNMENT: u64;
-    /// Operations that a [`crate::Backend`] keeps ready hold at most this many bytes.
+    /// The compiled operations that a [`crate::Backend`] caches hold at most this many bytes.
     const MOST_READY_BYTES: u64;
 
     /// Opens a device.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Unavailable`] where there is no such device.
+    /// [`kiln_ir::Error::Unavailable`] if there is no such device.
     async fn open_device(choice: &Self::Choice, options: &Self::Options, waiting: Waiting) -> Result<Self>;
 
     /// The devices to open for a pool of all hardware devices.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Unavailable`] where the machine has no such device.
+    /// [`kiln_ir::Error::Unavailable`] if the machine has no such device.
     #[cfg(not(target_arch = "wasm32"))]
     fn hardware() -> Result<Vec<Self::Choice>>;
 
-    /// What error messages call the device.
+    /// The name of the device in error messages.
     fn label(&self) -> String;
 
     /// The properties that plans depend on.
@@ -107,7 +107,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Whether executions time each kernel.
     fn is_profiling(&self) -> bool;
 
-    /// Bytes of device memory that nobody has taken, where the driver says so.
+    /// The free bytes of device memory, if the driver reports them.
     ///
     /// # Errors
     /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
@@ -118,11 +118,11 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Offsets at which a region may begin are multiples of this.
     fn view_alignment(&self) -> u64;
 
-    /// Runs `work`, which allocates or submits, and turns what the device reports about it into an error. `what` and `bytes`
-    /// go into the message.
+    /// Runs `work`, which allocates or submits, and turns what the device reports about it into an error, whose message
+    /// contains `what` and `bytes`.
     ///
     /// # Errors
-    /// Those of `work` and of the device.
+    /// The errors of `work` and of the device.
     async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T>;
 
     /// Allocates device memory; its contents are undefined.
@@ -131,24 +131,24 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// [`kiln_ir::Error::Limit`] beyond the largest allocation of the device, [`kiln_ir::Error::OutOfMemory`].
     fn allocate(&self, bytes: u64) -> Result<Self::Memory>;
 
-    /// Returns unused memory other than that of the pool to the driver.
+    /// Returns unused memory outside of the pool to the driver.
     fn trim_staging(&self);
 
-    /// How large fused element-wise chains may be.
+    /// The limits of fused element-wise chains.
     fn fusion_limits(target: &Self::Target) -> FusionLimits;
 
-    /// Whether a custom operation has a kernel for such devices. All others have one.
+    /// Whether a custom operation has a kernel for such devices. Every built-in operation has one.
     fn has_kernel(custom: &Custom) -> bool;
 
     /// Adds the steps of an operation to a plan. The shape rule has accepted the inputs; an output may be empty.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Limit`] where the device cannot run it at this size, [`kiln_ir::Error::Unsupported`] where it has no
+    /// [`kiln_ir::Error::Limit`] if the device cannot run it at this size, [`kiln_ir::Error::Unsupported`] if it has no
     /// kernel.
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
-    /// Adds the steps of a product whose rows are normalised first to a plan: inputs are the rows, the other operands of the product
-    /// and gamma. By default the norm is computed apart.
+    /// Adds the steps of a product of normalised rows to a plan: inputs are the rows, the other operands of the
+    /// product, and gamma. By default the norm is a separate step.
     ///
     /// # Errors
     /// The errors of [`Driver::lower`].
@@ -168,8 +168,9 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The errors of [`Driver::lower`].
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
-    /// Replaces the last steps of a plan by fewer, if it can. They belong to operations of one round ([`FusionLimits::round`]): those of each operation
-    /// begin at one of these positions, and no step reads or writes what one of another operation writes, but for scratch memory.
+    /// Merges the last steps of a plan if possible. They belong to operations of one round ([`FusionLimits::round`]):
+    /// `begins` are the positions of the first steps of each operation, and no step reads or writes what a step of
+    /// another operation writes, except for scratch memory.
     ///
     /// # Errors
     /// The errors of [`Driver::lower`].
@@ -183,7 +184,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The errors of [`Driver::lower`].
     fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value>;
 
-    /// Compiles the kernels of these steps, those that are not compiled yet.
+    /// Compiles those kernels of these steps that are not compiled yet.
     ///
     /// # Errors
     /// [`kiln_ir::Error::Driver`] for a kernel that the driver refuses, [`kiln_ir::Error::DeviceLost`].
@@ -192,23 +193,23 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Binds compiled steps to memory.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Limit`] for a binding that is too large; those of allocations.
+    /// [`kiln_ir::Error::Limit`] for a binding that is too large; the errors of allocations.
     fn bind(&self, steps: Vec<Self::Step>, memory: &Bindings<Self::Memory>) -> Result<Self::Program>;
 
-    /// Writes bytes to the beginning of a region. The slice may change afterwards.
+    /// Writes bytes to the beginning of a region. The slice may be modified as soon as this returns.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn write(&self, to: &RegionOf<Self>, bytes: &[u8]) -> Result<()>;
 
-    /// Copies bytes of one region, from `offset` on, to the beginning of another.
+    /// Copies bytes of one region, beginning at `offset`, to the beginning of another.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     fn copy(&self, from: &RegionOf<Self>, offset: u64, to: &RegionOf<Self>, bytes: u64) -> Result<()>;
 
-    /// Submits a program once, after it has set the fault words to all ones, and copies regions to the host. Without reads
-    /// nothing is waited for.
+    /// Sets the fault words to all ones, submits a program once, and copies regions to the host. Does not wait if there
+    /// are no reads.
     ///
     /// # Errors
     /// [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
@@ -220,7 +221,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         waiting: Waiting,
     ) -> Result<()>;
 
-    /// Submits a program this many times and waits for nothing.
+    /// Submits a program this many times without waiting.
     ///
     /// # Errors
     /// The errors of [`Driver::run`].
@@ -238,7 +239,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// [`kiln_ir::Error::DeviceLost`].
     async fn wait(&self, waiting: Waiting) -> Result<()>;
 
-    /// The time of each kernel of the last run of a program, on a device that times them.
+    /// The time of each kernel in the last run of a program, if the device times kernels.
     ///
     /// # Errors
     /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
@@ -268,10 +269,10 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Bytes that a direct operation holds.
     fn direct_bytes(direct: &Self::Direct) -> u64;
 
-    /// Allocates the results of a plan in memory that the host maps, and adds it to `given`, where that is worth it.
+    /// Allocates the results of a plan in memory that the host maps, and adds them to `given`, if that is faster.
     ///
     /// # Errors
-    /// Those of allocation.
+    /// The errors of allocation.
     async fn host_results(
         &self,
         plan: &Plan<Self>,
@@ -290,7 +291,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     ) -> Result<()>;
 }
 
-/// Whether two handles are of one open device.
+/// Whether both handles refer to one open device.
 pub(crate) fn is_same<D: Driver>(a: &D, b: &D) -> bool {
     std::ptr::eq(a.shared(), b.shared())
 }

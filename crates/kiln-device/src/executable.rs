@@ -16,7 +16,7 @@ pub struct Executable<D: Driver> {
     device: D,
     program: D::Program,
     memory: Bindings<D::Memory>,
-    /// The wanted tensors, in the order in which they were asked for.
+    /// The wanted tensors, in the requested order.
     results: Vec<RegionOf<D>>,
     faults: Vec<Fault>,
     has_run: bool,
@@ -55,12 +55,12 @@ impl<D: Driver> Executable<D> {
         &mut self.program
     }
 
-    /// Bytes of all the memory that it holds.
+    /// Total bytes of its memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.memory.inputs.values().map(|region| region.bytes()).sum::<u64>() + self.computed_bytes()
     }
 
-    /// Bytes of what it computes: results and intermediate results.
+    /// Bytes of its results and intermediate results.
     pub(crate) fn computed_bytes(&self) -> u64 {
         let between = self.memory.slots.iter().chain(&self.memory.scratch);
         self.memory.results.values().chain(between).map(|region| region.bytes()).sum()
@@ -99,7 +99,7 @@ impl<D: Driver> Executable<D> {
     /// The time of each kernel of the last run.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the device was opened without timing, [`Error::Parameter`] before the first run,
+    /// [`Error::Unavailable`] if the device was opened without timing, [`Error::Parameter`] before the first run,
     /// [`Error::DeviceLost`].
     pub(crate) async fn profile(&self, waiting: Waiting) -> Result<Profile> {
         if !self.device.is_profiling() {

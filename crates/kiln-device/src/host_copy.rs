@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a thread copies at a time, whole words.
 pub const PART: usize = 1 << 18;
-/// For each this many bytes a thread is worth waking.
+/// Minimum bytes that justify waking a thread.
 #[cfg(not(target_arch = "wasm32"))]
 const BYTES_A_THREAD: usize = 1 << 19;
-/// With this many it is the memory of a server that limits a copy.
+/// Maximum number of threads: more do not help, because the memory of a server then limits the copy.
 #[cfg(not(target_arch = "wasm32"))]
 const MOST_THREADS: usize = 8;
-/// For so long a caller with nothing left to do looks whether the others are done, before it sleeps. On a virtual machine with
-/// 16 cores it was woken 150 us after they were, longer than eight threads take to copy some megabytes.
+/// How long a caller that has finished spins until the others are done, before it sleeps. On a virtual machine with 16
+/// cores it was woken 150 us after they were, longer than eight threads take to copy some megabytes.
 #[cfg(not(target_arch = "wasm32"))]
 const PATIENCE: Duration = Duration::from_millis(1);
 
@@ -31,8 +31,8 @@ pub fn copy(from: &[u8], to: &mut [u8], threads: usize) {
     share(bytes, parts, threads, |(from, to)| to.copy_from_slice(from));
 }
 
-/// The threads that help; none where there is one processor, or none can be started. If the system refuses some, as a limit of a
-/// container can, those that came help.
+/// The pool of helper threads; `None` on one processor, or if no thread can be started. If the system refuses some
+/// threads, as a container's limit may, the pool has the others.
 #[cfg(not(target_arch = "wasm32"))]
 fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     static HELPERS: OnceLock<Option<rayon_core::ThreadPool>> = OnceLock::new();
@@ -43,7 +43,7 @@ fn helpers() -> Option<&'static rayon_core::ThreadPool> {
 fn start_helpers() -> Option<rayon_core::ThreadPool> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = processors.min(MOST_THREADS) - 1;
-    // A pool is built with all of its threads or not at all: they are started first, and counted.
+    // A pool is built with all of its threads or not at all, so they are started and counted first.
     let (give, take) = channel::<rayon_core::ThreadBuilder>();
     let take = Arc::new(Mutex::new(take));
     let mut started = 0;
@@ -63,7 +63,7 @@ fn start_helpers() -> Option<rayon_core::ThreadPool> {
         started += 1;
     }
     if started == 0 {
-        // A builder of no threads would start as many as there are processors.
+        // A builder with zero threads would start one for each processor.
         return None;
     }
     let hand_out = |builder| give.send(builder).map_err(|_| std::io::ErrorKind::BrokenPipe.into());
@@ -75,7 +75,7 @@ fn start_helpers() -> Option<rayon_core::ThreadPool> {
 #[cfg(not(target_arch = "wasm32"))]
 pub fn share<P: Send>(bytes: usize, parts: Vec<P>, threads: usize, work: impl Fn(P) + Sync) {
     let threads = bytes.div_ceil(BYTES_A_THREAD).min(threads).min(parts.len());
-    // A thread of a pool takes up other work of its pool while it waits, which may want a lock that it holds here.
+    // While a pool's thread waits, it runs other work of its pool, which may need a lock that the thread holds here.
     let alone = threads < 2 || rayon_core::current_thread_index().is_some();
     let Some(helpers) = (if alone { None } else { helpers() }) else {
         return parts.into_iter().for_each(work);

@@ -17,19 +17,19 @@ pub struct Value {
 
 /// An operation that a backend has kernels for.
 pub trait Lower<D: Driver>: Operation {
-    /// The types of floats beside f32 that its kernels read as they are stored. Others are cast to f32 first, but for operations
-    /// that take every type ([`Operation::AS_STORED`]).
+    /// The floating-point types besides f32 that its kernels read as stored. Operands of other types are cast to f32
+    /// first, except for operations that take every type ([`Operation::AS_STORED`]).
     const READS: &'static [DType] = &[];
 
-    /// Whether it may find fault with its data, so that it is lowered where no output has an element, too.
+    /// Whether it can report faults of its data. If so, it is lowered even if all outputs are empty.
     const FAULTS: bool = false;
 
-    /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
-    /// element, except for operations that may find fault with their data. An operation that updates
-    /// ([`Operation::UPDATES`]) finds the elements of its first input in the output.
+    /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and at least one output is
+    /// not empty, except for operations that report faults. The output of an operation that updates
+    /// ([`Operation::UPDATES`]) already contains the elements of its first input.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Limit`] where kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] where there is
+    /// [`kiln_ir::Error::Limit`] if its kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] if it has
     /// none.
     fn lower(&self, plan: &mut Lowering<'_, D>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 }
@@ -91,7 +91,7 @@ pub fn along_last<D: Driver>(
 ) -> Result<()> {
     let dims = x.ty.shape.dims();
     if dims[axis + 1..].iter().all(|&extent| extent == 1) {
-        // The elements are in the order that they would be copied to.
+        // The elements already are in the order of the result.
         let shape = Shape::new(&[dims[..axis].iter().product(), dims[axis]])?;
         let of = |value: &Value| Value { ty: TensorType { shape, ..value.ty }, ..*value };
         return lower(plan, of(&x), &outputs.iter().map(of).collect::<Vec<_>>());
@@ -129,7 +129,7 @@ pub struct Lowering<'a, D: Driver> {
     pub target: &'a D::Target,
     steps: &'a mut Vec<D::Step>,
     scratch: &'a mut Vec<u64>,
-    /// Pieces of scratch memory that this step uses.
+    /// Number of pieces of scratch memory that this step uses.
     used: usize,
     faults: &'a mut Vec<Fault>,
 }

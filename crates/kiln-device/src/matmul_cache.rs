@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::tensor::{Tensor, write};
 use crate::waiting::Waiting;
 
-/// Numbers of rows for which a product with a weight is kept ready.
+/// Maximum number of compiled products, each for one weight and one number of rows.
 const MOST_READY: usize = 64;
 
 /// Named weights on a device, and their products with what the host has: `y = x Wᵀ`.
@@ -24,7 +24,7 @@ const MOST_READY: usize = 64;
 pub struct MatmulCache<D: Driver> {
     device: D,
     weights: HashMap<String, Tensor<D>>,
-    /// The last used last.
+    /// Most recently used last.
     ready: Vec<Ready<D>>,
 }
 
@@ -145,7 +145,7 @@ impl<D: Driver> MatmulCache<D> {
         Ok(())
     }
 
-    /// Rows of `x` and of the weight.
+    /// Returns the rows of `x` and of the weight.
     fn check(&self, name: &str, x: &[f32], out: &[f32]) -> Result<(usize, usize)> {
         let weight = self.weights.get(name).ok_or_else(|| {
             let mut names: Vec<&str> = self.names().collect();
@@ -161,14 +161,15 @@ impl<D: Driver> MatmulCache<D> {
         Ok((rows, n))
     }
 
-    /// The product of this many rows with a weight, taken out for as long as it is in use.
+    /// Takes the product of this many rows with a weight out of the cache while it is in use, and compiles it if it is
+    /// missing.
     async fn ready(&mut self, name: &str, rows: usize) -> Result<Ready<D>> {
         self.device.check_alive()?;
         if let Some(at) = self.ready.iter().position(|ready| ready.rows == rows && ready.name == name) {
             return Ok(self.ready.remove(at));
         }
         match self.make_ready(name, rows).await {
-            // What is kept for later makes room for what is needed now.
+            // Clears the cache to make room.
             Err(Error::OutOfMemory { .. }) if !self.ready.is_empty() => {
                 self.ready.clear();
                 crate::bodies::trim(&self.device);

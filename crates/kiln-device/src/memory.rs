@@ -46,7 +46,7 @@ pub fn size_class(bytes: u64, granularity: u64) -> u64 {
 /// An allocation of a pool.
 #[derive(Debug)]
 struct Allocation<M> {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     memory: Option<M>,
     bytes: u64,
     pool: Weak<State<M>>,
@@ -104,7 +104,7 @@ impl<M> Region<M> {
     /// The part of `bytes` bytes from `offset` on; `None` where it is not within the region, is empty, or where a region cannot
     /// begin because of the alignment.
     pub fn part(&self, offset: u64, bytes: u64, alignment: u64) -> Option<Self> {
-        // Regions are whole vectors, so there is room for the last one.
+        // Regions consist of whole vectors, so this does not exceed the region.
         let size = bytes.checked_next_multiple_of(VECTOR_BYTES)?;
         let within = offset.checked_add(size).is_some_and(|end| end <= self.bytes);
         let offset = self.offset + offset;
@@ -120,7 +120,7 @@ impl<M> Drop for Allocation<M> {
         let mut free = pool.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.bytes + self.bytes <= pool.most_free {
             free.bytes += self.bytes;
-            // Work in flight that still uses it is ordered before whatever the next owner submits.
+            // Work in flight that still uses the memory is ordered before anything that the next owner submits.
             free.by_size.entry(self.bytes).or_default().push(memory);
         }
     }
@@ -180,7 +180,7 @@ impl<M> Pool<M> {
             free.bytes = 0;
             std::mem::take(&mut free.by_size)
         };
-        // Outside of the lock: freeing may wait for the device.
+        // Drops them after releasing the lock: freeing may wait for the device.
         drop(free);
     }
 
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(pool.memory_use(), MemoryUse { live: 0, pooled: 112 });
         let again = pool.take(99, allocate).unwrap();
         assert_eq!((*again.memory().unwrap(), made.load(Ordering::Relaxed)), (0, 1));
-        // What the pool has no room for goes back to the driver.
+        // Memory beyond the limit of the pool returns to the driver.
         drop((again, pool.take(990, allocate).unwrap()));
         assert!(pool.memory_use().pooled <= 1000);
         pool.clear();

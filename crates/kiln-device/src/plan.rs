@@ -13,11 +13,11 @@ use crate::memory::Region;
 /// Memory of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// A tensor whose data come from outside.
+    /// A tensor that is provided from outside.
     Input(TensorId),
-    /// A state, whose data come from outside and change.
+    /// A state, which is provided from outside and modified.
     State(TensorId),
-    /// A result that is wanted.
+    /// A wanted result.
     Result(TensorId),
     /// A slot that intermediate results share.
     Slot(usize),
@@ -49,8 +49,8 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The first of these faults that a device reported. Two words, all ones at first, are the position of an index and the
-    /// index; `position` is which of them is the position.
+    /// The first of these faults that a device reported. A fault has two words, all ones at first: the position of an
+    /// index, and the index. `position` says which of them is the position.
     pub(crate) fn first(faults: &[Self], words: &[u8], stride: u64, position: usize) -> Option<Error> {
         faults.iter().zip(words.chunks(stride as usize)).find_map(|(fault, words)| {
             let (words, _) = words.as_chunks::<4>();
@@ -157,7 +157,7 @@ pub struct Bindings<M> {
 }
 
 impl<M> Bindings<M> {
-    /// Allocates the memory of a plan, except that of inputs and results that are given.
+    /// Allocates the memory of a plan, except for inputs and results that are given.
     pub(crate) fn allocate<D: Driver<Memory = M>>(
         device: &D,
         plan: &Plan<D>,

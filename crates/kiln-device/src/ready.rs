@@ -6,10 +6,10 @@ use kiln_ir::TensorType;
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::Op;
 
-/// Operations that are kept at most.
+/// Maximum number of cached operations.
 const MOST: usize = 64;
 
-/// An operation that is ready to run.
+/// A compiled operation.
 #[derive(Debug)]
 pub(crate) struct Ready<E> {
     /// The operation.
@@ -18,11 +18,11 @@ pub(crate) struct Ready<E> {
     pub(crate) types: Vec<TensorType>,
     /// The tensors of its operands.
     pub(crate) inputs: Vec<TensorId>,
-    /// What runs.
+    /// The compiled form.
     pub(crate) executable: E,
 }
 
-/// Operations that are ready, the last used last.
+/// A cache of compiled operations, most recently used last.
 #[derive(Debug)]
 pub(crate) struct ReadyOperations<E>(Mutex<Vec<Ready<E>>>);
 
@@ -33,21 +33,21 @@ impl<E> Default for ReadyOperations<E> {
 }
 
 impl<E> ReadyOperations<E> {
-    /// What is kept of an operation on operands of these types, taken out for as long as it is in use.
+    /// Takes the compiled operation for operands of these types out of the cache.
     pub(crate) fn take(&self, op: &Op, types: &[TensorType]) -> Option<Ready<E>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|kept| kept.op == *op && kept.types == types)?;
         Some(kept.remove(at))
     }
 
-    /// Drops everything that is kept, and says whether there was anything.
+    /// Empties the cache. Returns whether it contained anything.
     pub(crate) fn clear(&self) -> bool {
         let kept = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         !kept.is_empty()
     }
 
-    /// Keeps what was used for the next time, and lets go of what was not used for longest where there are more than 64
-    /// or they hold more than this many bytes.
+    /// Returns an operation to the cache, and evicts the least recently used ones while there are more than 64 or they
+    /// hold more than `most_bytes`.
     pub(crate) fn keep(&self, used: Ready<E>, most_bytes: u64, bytes: impl Fn(&E) -> u64) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(used);
@@ -76,11 +76,11 @@ mod tests {
         for n in [1, 2, 3] {
             all.keep(ready(n), 5, |&n| n as u64);
         }
-        // 1 and 2 and 3 are more than 5.
+        // 1, 2 and 3 together exceed 5.
         assert!(all.take(&op, &types(1)).is_none());
         assert_eq!(all.take(&op, &types(2)).map(|ready| ready.executable), Some(2));
         assert!(all.take(&op, &types(2)).is_none(), "it is in use");
-        // The last one stays, however large.
+        // The most recent one stays, however large.
         all.keep(ready(9), 5, |&n| n as u64);
         assert!(all.take(&op, &types(3)).is_none());
         assert_eq!(all.take(&op, &types(9)).map(|ready| ready.executable), Some(9));

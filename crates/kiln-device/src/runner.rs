@@ -14,24 +14,24 @@ use crate::state::State;
 use crate::tensor::{Tensor, read_many, take, write};
 use crate::waiting::Waiting;
 
-/// Sets of wanted tensors that stay ready, and what those before the last hold at most.
+/// Maximum number of sets of wanted tensors whose executables are cached.
 const MOST_READY: usize = 4;
 const MOST_BYTES: u64 = 256 << 20;
 
-/// What an execution made, for the next one.
+/// A cached executable.
 #[derive(Debug)]
 struct Ready<D: Driver> {
-    /// The first result of the graph: without wanted tensors nothing else tells graphs apart.
+    /// The first result of the graph, which identifies the graph if no tensors are wanted.
     first: Option<TensorId>,
     wanted: Vec<TensorId>,
-    /// The writes to states that it runs: all that were recorded when it was planned.
+    /// The number of writes to states that it runs: all that were recorded when it was planned.
     writes: usize,
     executable: Executable<D>,
-    /// The results where the host reads them, if they are in such memory.
+    /// The results in memory that the host maps, if they are in such memory.
     host_results: Option<D::HostResults>,
     /// Whether it was the last execution.
     is_last: bool,
-    /// Whether others hold a result, too.
+    /// Whether the caller holds one of its results.
     is_shared: bool,
 }
 
@@ -47,11 +47,11 @@ impl<D: Driver> Ready<D> {
 pub struct GraphRunner<D: Driver> {
     device: D,
     inputs: HashMap<TensorId, RegionOf<D>>,
-    /// Inputs whose memory others hold, too: it must not change.
+    /// Inputs whose memory the caller shares, so it must not change.
     shared: HashSet<TensorId>,
-    /// The most recently used last.
+    /// Most recently used last.
     ready: Vec<Ready<D>>,
-    /// Whether an input was replaced since the last execution, whose results are then those of old inputs.
+    /// Whether an input was replaced since the last execution, so that its results belong to old inputs.
     is_stale: bool,
 }
 
@@ -119,7 +119,7 @@ impl<D: Driver> GraphRunner<D> {
         }
     }
 
-    /// Makes a region the memory of an input. Programs that are bound to another one are made anew.
+    /// Makes a region the memory of an input, and drops the programs that are bound to another one.
     fn bind(&mut self, id: TensorId, region: RegionOf<D>) {
         if self.inputs.get(&id).is_none_or(|bound| !bound.is_same(&region)) {
             self.ready.retain(|ready| ready.executable.input(id).is_none());
@@ -156,7 +156,7 @@ impl<D: Driver> GraphRunner<D> {
         let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
         self.is_stale = true;
         if own.is_none() {
-            // Programs are bound to the memory that the input had.
+            // Drops the programs that are bound to the input's previous memory.
             self.ready.retain(|ready| ready.executable.input(id).is_none());
         }
         let upload = || {
@@ -190,7 +190,7 @@ impl<D: Driver> GraphRunner<D> {
         Ok(tensor)
     }
 
-    /// The last execution; `None` where it failed, or there was none.
+    /// The last execution; `None` if it failed, or before the first.
     fn last(&self) -> Option<&Ready<D>> {
         self.ready.iter().find(|ready| ready.is_last)
     }
@@ -209,16 +209,17 @@ impl<D: Driver> GraphRunner<D> {
         Ok(Tensor::from_region(self.device.clone(), region, ty))
     }
 
-    /// What is ready for these tensors, or is made so, taken out for as long as it is in use: after an error or a dropped
-    /// future it is made anew. Results that are `read` are in memory that the host maps if that is worth it.
+    /// Takes the executable for these tensors out of the cache while it is in use, and creates it if it is missing.
+    /// After an error or a dropped future it is created anew. If results are `read`, they are in memory that the host
+    /// maps if that is faster.
     async fn take_ready(&mut self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
         self.device.check_alive()?;
         let same = self.ready.iter().position(|ready| ready.is_for(graph, wanted));
-        // Results that others hold stay as they are: new ones are made.
+        // Results that the caller holds must not change, so a new executable is created.
         if let Some(ready) = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared) {
             return Ok(ready);
         }
-        // Old ones return their memory before the new one takes any, except the one whose results can be read.
+        // Old executables release their memory before the new one allocates, except the one whose results can be read.
         let held = |ready: &[Ready<D>]| ready.iter().map(|ready| ready.executable.computed_bytes()).sum::<u64>();
         while self.ready.len() >= MOST_READY || held(&self.ready) > MOST_BYTES {
             let Some(oldest) = self.ready.iter().position(|ready| !ready.is_last) else { break };
@@ -240,7 +241,7 @@ impl<D: Driver> GraphRunner<D> {
             let reason = format!("input {} is not on {}; upload or import it first", id.index(), self.device.label());
             return Err(Error::Parameter { op: "execute", reason });
         }
-        // Inputs of this graph alone: a result whose memory another graph reads is computed into memory of its own.
+        // Only inputs of this graph: a result whose memory another graph reads gets memory of its own.
         let given = plan.inputs.iter().filter_map(|(id, _)| Some((*id, self.inputs.get(id)?.clone())));
         let mut given: HashMap<TensorId, RegionOf<D>> = given.collect();
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
@@ -249,12 +250,12 @@ impl<D: Driver> GraphRunner<D> {
         Ok(Ready { first, wanted, writes, executable, host_results, is_last: false, is_shared: false })
     }
 
-    /// Forgets which execution was the last: until the next one succeeds no result can be read.
+    /// Forgets the last execution: until the next one succeeds no result can be read.
     fn begin(&mut self) {
         self.ready.iter_mut().for_each(|ready| ready.is_last = false);
     }
 
-    /// Keeps what has just run.
+    /// Caches the executable that has just run.
     fn end(&mut self, ready: Ready<D>) {
         self.ready.push(Ready { is_last: true, ..ready });
         self.is_stale = false;

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::tensor::{Tensor, take, write};
 use crate::waiting::Waiting;
 
-/// Zeros that are written at once.
+/// Number of zero bytes that are written at once.
 const ZEROS: usize = 1 << 20;
 
 /// A tensor in the memory of a device that executions of graphs change, such as the keys and values of a language model. Several
@@ -25,7 +25,7 @@ impl<D: Driver> Clone for State<D> {
 }
 
 impl<D: Driver> State<D> {
-    /// The tensor of the same memory, whose elements change.
+    /// A tensor that shares the memory of the state, so its elements change.
     pub(crate) fn tensor(&self) -> &Tensor<D> {
         &self.0
     }

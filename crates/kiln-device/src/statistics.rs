@@ -12,7 +12,7 @@ impl Counter {
     }
 }
 
-/// Makes [`Statistics`], and the counters that it is read from.
+/// Defines [`Statistics`] and its counters.
 macro_rules! statistics {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts since a device was opened. Differences of two are what happened between.
@@ -44,26 +44,26 @@ macro_rules! statistics {
 }
 
 statistics! {
-    /// Lists of commands handed to the device.
+    /// Command lists submitted to the device.
     submissions,
     /// Kernels run.
     dispatches,
-    /// Tensors sent to the device.
+    /// Tensors uploaded to the device.
     uploads,
-    /// Bytes sent to the device.
+    /// Bytes uploaded to the device.
     uploaded_bytes,
-    /// Buffers made to send tensors through; they are used again and again.
+    /// Buffers created for uploads; they are reused.
     upload_buffers,
-    /// Readings of results, each of one or several tensors.
+    /// Downloads, each of one or several tensors.
     downloads,
-    /// Bytes read from the device.
+    /// Bytes downloaded from the device.
     downloaded_bytes,
-    /// Buffers made to read results through; they are used again and again.
+    /// Buffers created for downloads; they are reused.
     readback_buffers,
-    /// Buffers made for kernels: for tensors, for what is between two kernels, and for parameters. Those of tensors that are
-    /// gone are used again.
+    /// Buffers created for kernels: for tensors, intermediate results, and parameters. Buffers of dropped tensors are
+    /// reused.
     storage_buffers,
-    /// Kernels bound to their buffers. What runs again is bound once.
+    /// Bind groups created. A program is bound once, however often it runs.
     bind_groups,
 }
 

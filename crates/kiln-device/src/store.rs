@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file beyond this is not used.
+/// Larger files are ignored.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// A kind of file.
@@ -24,13 +24,13 @@ pub struct Kind {
 /// Why a file is not used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// No folder is used.
+    /// No cache folder is used.
     Missing,
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(String),
-    /// It is not what was written.
+    /// The file does not contain what was written.
     Corrupt,
-    /// It was made from something else, or by another.
+    /// The file was made from another input or by another version.
     Foreign {
         /// Its key.
         key: String,
@@ -53,17 +53,17 @@ pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Writes a file and waits until it is on the disk: some systems report a full disk, or a quota, only then.
+/// Writes a file and waits until it is on the disk: some systems report a full disk or an exceeded quota only then.
 fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = std::fs::File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-/// Removes the temporary files of processes that no longer run, beside the file that they were to become.
+/// Removes abandoned temporary files: those of processes that no longer run.
 fn remove_abandoned(path: &Path) {
     let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { return };
-    // Writing one takes milliseconds. Where processes cannot be looked up, one that is an hour old is abandoned.
+    // Writing a file takes milliseconds. On systems without a process list, a file that is an hour old is abandoned.
     let (processes, least) = (Path::new("/proc"), if cfg!(target_os = "linux") { 1 } else { 3600 });
     for entry in std::fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -77,7 +77,7 @@ fn remove_abandoned(path: &Path) {
             && age.as_secs() >= least
             && !(cfg!(target_os = "linux") && processes.join(process.to_string()).exists())
         {
-            // Another process may be faster.
+            // Another process may have removed it already.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -112,7 +112,7 @@ impl Kind {
     /// Those of the file system.
     pub fn save(&self, path: &Path, key: &str, contents: &[u8]) -> std::io::Result<()> {
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-        // Several threads of one process may write at the same time, too.
+        // Several threads of one process may write at the same time.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         remove_abandoned(path);
@@ -120,7 +120,7 @@ impl Kind {
         let written =
             write_synced(&temporary, &self.encode(key, contents)).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
-            // The error to report is the first one; the next process that writes removes what stays behind.
+            // Reports the first error; the next process that writes removes the temporary file.
             let _ = std::fs::remove_file(&temporary);
         }
         written
@@ -185,7 +185,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("kiln-store-{}", std::process::id()));
         let path = folder.join("deeper").join("file.bin");
         assert_eq!(KIND.load(&path, "a driver"), Err(Unusable::Missing));
-        // A process that was killed while it wrote leaves its file, and a number that no process has now.
+        // The file of a process that was killed while writing; the process number no longer exists.
         let left = path.with_extension("4194305-7.tmp");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let file = std::fs::File::create(&left).unwrap();

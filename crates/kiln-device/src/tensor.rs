@@ -165,13 +165,13 @@ pub(crate) fn take<D: Driver>(device: &D, bytes: u64) -> Result<RegionOf<D>> {
     device.shared().pool.take(bytes, |bytes| device.allocate(bytes))
 }
 
-/// Writes the elements of a tensor into its memory, before all work that is submitted later.
+/// Writes the elements of a tensor to its memory, before all work that is submitted later.
 pub(crate) fn write<D: Driver>(device: &D, to: &RegionOf<D>, bytes: &[u8]) -> Result<()> {
     device.shared().counters.uploaded(bytes.len());
     device.write(to, bytes)
 }
 
-/// Reads tensors of one device, together.
+/// Downloads several tensors of one device in one submission.
 pub(crate) async fn read_many<D: Driver>(device: &D, tensors: &[Tensor<D>], waiting: Waiting) -> Result<Vec<Buffer>> {
     let mut outputs = tensors.iter().map(|tensor| Buffer::zeros(&tensor.ty)).collect::<Result<Vec<_>>>()?;
     read_into(device, tensors, &mut outputs, waiting).await?;

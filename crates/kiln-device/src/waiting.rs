@@ -75,7 +75,7 @@ impl<T> Future for Signal<T> {
 pub async fn elsewhere<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let done = Signal::new();
     let set = done.clone();
-    // The thread takes it, unless there is none.
+    // The thread takes the work out, if it could be started.
     let work = Arc::new(Mutex::new(Some(work)));
     let take = {
         let work = work.clone();
@@ -117,9 +117,9 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     poll_once(future.as_mut()).unwrap_or_else(|| pollster::block_on(future))
 }
 
-/// Writes functions that wait once: each as `name_async` and, natively, as `name`, which blocks. `waiting` is the name by which
-/// the body passes on who drives the device; it comes after the receiver, if there is one. Generic parameters are in brackets
-/// behind the names.
+/// Defines waiting functions in two forms from one body: `name_async`, and, on native targets, a blocking `name`.
+/// `waiting` is the parameter that selects who drives the device; it follows the receiver, if there is one. Generic
+/// parameters are in brackets after the names.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! blocking_and_async {

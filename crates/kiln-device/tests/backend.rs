@@ -124,7 +124,7 @@ fn the_64_operations_used_last_are_kept() {
     };
     assert!((1..=64).all(is_made));
     assert!(!is_made(1) && !is_made(64));
-    // 2 was not used for longest.
+    // 2 is the least recently used one.
     assert!(is_made(65));
     assert!(!is_made(1) && !is_made(3));
     assert!(is_made(2) && is_made(4));
@@ -134,14 +134,14 @@ fn the_64_operations_used_last_are_kept() {
 fn operations_that_are_kept_hold_a_limited_number_of_bytes() {
     let device = device();
     let backend = Backend::on(device.clone());
-    // Each holds 24 KiB: of three the first goes.
+    // Each holds 24 KiB, so the third evicts the first.
     for n in [1024, 1025, 1026] {
         for _ in 0..2 {
             backend.add(&vec![1.0; 2 * n], &vec![1.0; 2 * n]).unwrap();
         }
         assert!(device.memory_use().live <= 1 << 16, "{}", device.memory_use().live);
     }
-    // One that is larger than the limit is kept by itself.
+    // A single operation above the limit is kept.
     let n = 1 << 13;
     backend.add(&vec![1.0; n], &vec![1.0; n]).unwrap();
     assert_eq!(device.memory_use().live, 3 * 4 * n as u64);

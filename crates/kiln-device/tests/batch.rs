@@ -100,7 +100,7 @@ fn f16_and_quantised_inputs_are_computed_as_the_numbers_that_they_stand_for() {
     let halves: Vec<f16> = numbers(6).into_iter().map(f16::from_f32).collect();
     let x = batch.upload_operand(&Operand::elements(&halves, &[2, 3]).unwrap()).unwrap();
     let y = batch.upload(&numbers(6), &[2, 3]).unwrap();
-    // Both operands are cast, each into scratch memory of its own, beside the scratch memory of the reduction.
+    // Both operands are cast, each into scratch memory of its own, in addition to the scratch memory of the reduction.
     let sum = batch.add(x, x).unwrap();
     let product = batch.matmul_with(x, x, Matmul { transpose_b: true, ..Matmul::default() }).unwrap();
     let expected = batch.matmul_with(y, y, Matmul { transpose_b: true, ..Matmul::default() }).unwrap();
@@ -152,7 +152,7 @@ fn four_sets_of_wanted_results_stay_ready() {
     };
     assert_eq!([0, 1, 2, 3].map(|at| made(&mut batch, at)), [1; 4]);
     assert_eq!([3, 0, 1, 2].map(|at| made(&mut batch, at)), [0; 4]);
-    // The fifth takes the place of the one that was not used for longest.
+    // The fifth replaces the least recently used one.
     assert_eq!(made(&mut batch, 4), 1);
     assert_eq!([0, 1, 2, 4].map(|at| made(&mut batch, at)), [0; 4]);
     assert_eq!(made(&mut batch, 3), 1);
@@ -196,7 +196,7 @@ fn wanted_tensors_may_be_inputs_and_may_repeat() {
         assert_eq!(results, expected.map(|x| Buffer::F32(x.to_vec())));
         batch.execute(&all).unwrap();
         assert_eq!(batch.read_many(&all).unwrap(), results);
-        // Inputs alone: there is nothing to run.
+        // Only inputs are wanted, so nothing runs.
         assert_eq!(batch.run(&[b, b]).unwrap(), [results[1].clone(), results[1].clone()]);
         assert!(batch.run(&[]).unwrap().is_empty());
     }
@@ -210,7 +210,7 @@ fn results_are_read_into_slices_that_fit() {
         let (mut a, mut b) = ([0.0; 4], [0.0; 4]);
         batch.run_into(&[out, product], &mut [DataMut::F32(&mut a), DataMut::F32(&mut b)]).unwrap();
         assert_eq!((a, b), (OUT, PRODUCT));
-        // What was read is resident, too.
+        // Reading a result leaves it resident.
         assert_eq!(batch.read(out).unwrap(), OUT);
         let one = batch.run_into(&[out, product], &mut [DataMut::F32(&mut a)]);
         assert!(matches!(one, Err(Error::Arity { .. })), "{one:?}");
@@ -270,7 +270,7 @@ fn set_leaves_an_input_alone_that_others_hold() {
     assert_eq!(elements(&held), [1.0, 2.0, -1.0, 0.5]);
     let done = since(&device, before);
     assert!(done.bind_groups > 0 && done.uploaded_bytes == 16, "{done}");
-    // The new memory is its own: the next one is written in place.
+    // The new memory belongs to this batch: the next write is in place.
     let before = device.statistics();
     batch.set(x, &[0.0; 4]).unwrap();
     batch.execute(&[product, out]).unwrap();
@@ -296,7 +296,7 @@ fn two_batches_share_weights_without_an_upload() {
     let before = device.statistics();
     let ids = batches.each_mut().map(|batch| batch.import(&weight).unwrap());
     assert_eq!((since(&device, before).uploads, device.memory_use().live), (0, live));
-    // Replacing it in one batch leaves it in the other.
+    // Replacing it in one batch does not change the other.
     batches[0].set(ids[0], &[5.0; 4]).unwrap();
     for (batch, id) in batches.iter_mut().zip(ids) {
         let x = batch.upload(&[1.0, 1.0], &[1, 2]).unwrap();
@@ -306,7 +306,7 @@ fn two_batches_share_weights_without_an_upload() {
         assert_eq!(batch.read(product).unwrap(), expected);
     }
     assert_eq!(elements(&weight), [1.0, 0.0, 2.0, -1.0]);
-    // The batches keep it after its handle is dropped.
+    // The batches keep the weight alive after its handle is dropped.
     drop(weight);
     assert_eq!(batches[1].read(ids[1]).unwrap(), [1.0, 0.0, 2.0, -1.0]);
 }
@@ -318,7 +318,7 @@ fn a_tensor_of_a_batch_never_changes() {
         let (mut batch, [x, ..], [product, sum, out]) = layer(&device);
         batch.run(&[product]).unwrap();
         let first = batch.tensor(product).unwrap();
-        // The same wanted tensors with other inputs, others, and the first ones again.
+        // The same wanted tensors with other inputs, other wanted tensors, and the first ones again.
         batch.set(x, &[0.0; 4]).unwrap();
         for wanted in [product, product, out, sum, product] {
             batch.execute(&[wanted]).unwrap();
@@ -328,7 +328,7 @@ fn a_tensor_of_a_batch_never_changes() {
         assert_eq!(batch.read(product).unwrap(), [0.0; 4]);
         drop(batch);
         assert_eq!(elements(&first), PRODUCT);
-        // Its memory is an input of other work.
+        // Other work reads its memory as an input.
         let mut other = Batch::new(device);
         let y = other.import(&first).and_then(|y| other.neg(y)).unwrap();
         other.execute(&[y]).unwrap();
@@ -464,7 +464,7 @@ fn futures_may_be_dropped_at_every_poll() {
             let mut into = [0.0; 4];
             let mut slices = [DataMut::F32(&mut into)];
             completed += usize::from(poll_times(batch.run_into_async(&[out], &mut slices), polls).is_some());
-            // What comes after is not disturbed, whatever was dropped.
+            // Later executions are correct, whatever was dropped.
             batch.set(x, &[1.0, 2.0, -1.0, 0.5]).unwrap();
             batch.execute(&[product, out]).unwrap();
             assert_eq!(batch.read(product).unwrap(), PRODUCT, "{polls} polls");
@@ -608,13 +608,13 @@ fn a_graph_reads_what_another_one_left_on_the_device() {
     let (results, done) = run(&mut runner);
     assert_eq!(results, [vec![-1.0; 4], vec![-2.0; 4]]);
     assert_eq!(done.bind_groups, 0, "both are bound to the memory they had");
-    // A result that others hold is left alone: new memory takes its place for both.
+    // A result that the caller holds is not overwritten: new memory replaces it for both.
     let held = runner.tensor(&first, y).unwrap();
     block_on(runner.set(&first, x, Data::F32(&[5.0; 4]))).unwrap();
     let (results, _) = run(&mut runner);
     assert_eq!(results, [vec![-5.0; 4], vec![-10.0; 4]]);
     assert_eq!(elements(&held), [-1.0; 4]);
-    // What is released is free.
+    // Released memory is free.
     drop(held);
     let live = device.memory_use().live;
     runner.release(&[y, read]);

@@ -89,7 +89,7 @@ fn the_others_redo_what_a_device_was_lost_in() {
     let x = numbers(LARGE);
     let sum: f32 = x.iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
     let op = Op::from(Elementwise::scale(2.0));
-    // The part of a device is an upload, a program and a reading.
+    // Each device runs an upload, a program and a download.
     for n in 0..3 {
         let devices = devices(3);
         let pool = DevicePool::of(devices.clone()).unwrap();

@@ -35,7 +35,7 @@ fn the_first_index_outside_of_its_table_is_reported() {
         ([0, 2, 1, 2], [3, 0], None),
         ([0, 3, 1, 9], [3, 0], Some(index_error(1, 3, 3))),
         ([0, 2, 1, 2], [3, 4], Some(index_error(1, 4, 4))),
-        // Of two operations the one that runs first.
+        // The fault of the operation that runs first is reported.
         ([0, 2, 1, u32::MAX], [7, 0], Some(index_error(3, u32::MAX as usize, 3))),
         // The words are reset for each execution.
         ([0, 2, 1, 2], [3, 0], None),
@@ -68,7 +68,7 @@ fn faults_are_reported_wherever_an_operation_runs() {
         assert_eq!(prepared.run().unwrap_err(), index_error(1, 8, 3));
         assert_eq!(block_on(prepared.run_async()).unwrap_err(), index_error(1, 8, 3));
         prepared.repeat(2).unwrap();
-        // A table without rows, and no index at all.
+        // A table without rows, and no indices.
         assert_eq!(backend.gather(&[], 2, &[0]).unwrap_err(), index_error(0, 0, 0));
         assert!(backend.gather(&[], 2, &[]).unwrap().is_empty());
     }
@@ -89,7 +89,7 @@ fn lengths_of_more_keys_than_there_are_are_faults() {
     let error = Error::Index { op: "attention", position: 1, index: 4, bound: 4 };
     assert_eq!(attend(&[3, 4]).unwrap_err(), error);
     let all = attend(&[3, 3]).unwrap();
-    // No key is seen; one length serves both sequences.
+    // No key is visible; one length serves both sequences.
     assert_eq!(attend(&[3, 0]).unwrap(), [&all[..4], &[0.0; 4]].concat());
     assert_eq!(attend(&[0]).unwrap(), [0.0; 8]);
 }
@@ -134,7 +134,7 @@ fn a_refused_kernel_is_an_error_of_the_driver() {
     assert!(matches!(ahead, Err(Error::Driver { .. })));
     device.refuse(None);
     batch.execute(&[product]).unwrap();
-    // What is compiled is not compiled again.
+    // Compiled kernels are not compiled again.
     device.refuse(Some("matmul"));
     assert_eq!(backend.matmul(&[1.0; 4], &[1.0; 4], 2, 2, 2).unwrap(), [2.0; 4]);
 }
@@ -208,7 +208,7 @@ fn the_loss_of_a_device_at_any_submission_is_reported() {
 
 #[test]
 fn a_batch_reports_the_loss_of_its_device_again_and_again() {
-    // Executing submits a program and reads the words of its faults; reading is one more.
+    // Executing submits a program and reads the words of its faults; reading is another submission.
     for n in 0..3 {
         let device = device();
         let (mut batch, [first, _], out) = lookups(&device);

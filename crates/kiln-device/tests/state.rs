@@ -39,7 +39,7 @@ fn each_execution_finds_what_the_one_before_left_and_makes_nothing_anew() {
         let more = (1..=i).sum::<u32>() as f32;
         assert_eq!(batch.read(out).unwrap(), [1.0 + more, 2.0 + more, 3.0 + more]);
     }
-    // Positions and rows alone are sent.
+    // Only positions and rows are uploaded.
     let did = device.statistics() - before;
     assert_eq!((did.made(), device.compilations(), did.uploads, did.uploaded_bytes), (0, compiled, 8, 4 * 16));
     let rows: Vec<f32> = [1.0, 2.0, 3.0].into_iter().chain((1..5).flat_map(|i| [i as f32; 3])).collect();
@@ -53,7 +53,7 @@ fn batches_share_a_state_and_run_one_after_another() {
     let (mut first, [row, _], _) = sums(&device, &state);
     let (mut second, [_, at], out) = sums(&device, &state);
     first.set(row, &[7.0, 8.0, 9.0]).unwrap();
-    // Nothing is wanted: the write runs all the same.
+    // Nothing is wanted, but the write runs nevertheless.
     first.execute(&[]).unwrap();
     second.set_data(at, Data::U32(&[WriteRows::SKIPPED])).unwrap();
     second.execute(&[out]).unwrap();
@@ -110,7 +110,7 @@ fn a_batch_reads_its_state_as_it_is_and_gives_its_memory_to_nobody() {
         assert!(matches!(batch.tensor(version), Err(Error::Parameter { .. })));
     }
     assert!(matches!(batch.execute(&[held]), Err(Error::Parameter { .. })), "a version that was replaced");
-    // More writes that are recorded run with what was wanted before.
+    // Writes that are recorded later run with the tensors that were wanted before.
     let next = batch.upload_indices(&[0], &[1]).unwrap();
     batch.write_rows(written, row, next).unwrap();
     batch.execute(&[before]).unwrap();

@@ -44,11 +44,11 @@ fn slices_are_views_where_they_are_aligned_and_copies_elsewhere() {
             assert_eq!(slice.shape().dims(), [range.len(), 4]);
             assert_eq!(elements(&slice), data[4 * range.start..4 * range.end], "{range:?} at {alignment}");
             assert_eq!(device.allocations() == allocations, is_view, "{range:?} at {alignment}");
-            // A kernel reads it where it begins.
+            // A kernel reads the view at its offset.
             let negated = device.run(&Op::from(Elementwise::neg()), &[&slice]).unwrap();
             assert_eq!(elements(&negated[0])[0], -data[4 * range.start]);
             drop((slice, negated));
-            // So that a copy takes new memory.
+            // So that a copy allocates new memory.
             device.trim();
         }
     }
@@ -161,7 +161,7 @@ fn operations_run_on_tensors_and_prepared_ones_run_again() {
     let done = device.statistics() - before;
     assert_eq!((done.submissions, done.dispatches, done.made()), (4, 4, 0));
     assert_eq!(prepared.profile().unwrap().kernels[0].name, "matmul");
-    // Results outlive what made them.
+    // Results outlive the executable that made them.
     drop(prepared);
     assert_eq!(elements(&result), [14.0, 31.0, 31.0, 77.0]);
 }

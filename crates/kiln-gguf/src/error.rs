@@ -13,12 +13,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refused to open, read, map or write a file.
+    /// The system could not open, read, map or write a file.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file does not begin with the four bytes of GGUF.
@@ -27,7 +27,7 @@ pub enum Error {
         /// The first bytes, at most four.
         found: Vec<u8>,
     },
-    /// The version is not one that this crate reads.
+    /// This crate does not read the version.
     #[error("GGUF version {found} is not supported, versions 2 and 3 are: convert the model again with current tools")]
     Version {
         /// The version that the file names.
@@ -45,23 +45,23 @@ pub enum Error {
     /// The file ends before something that it announces.
     #[error("the file ends too early: {what} at byte {at} needs {needed} bytes, {left} are left; download it again")]
     Truncated {
-        /// What was being read.
+        /// The item being read.
         what: String,
-        /// Where it begins.
+        /// The offset of its beginning.
         at: u64,
         /// Bytes that it needs.
         needed: u64,
         /// Bytes from there to the end of the file.
         left: u64,
     },
-    /// A count is larger than what is left of the file could hold.
+    /// A count exceeds what the rest of the file can hold.
     #[error("{what}: {found} announced, the {left} bytes that are left of the file hold at most {at_most}")]
     Count {
         /// What is counted.
         what: String,
         /// The count in the file.
         found: u64,
-        /// The most that fit.
+        /// The maximum that fits.
         at_most: u64,
         /// Bytes that are left.
         left: u64,
@@ -69,7 +69,7 @@ pub enum Error {
     /// A key or a name is longer than the format allows.
     #[error("{what} has {found} bytes, at most {at_most} are allowed")]
     TooLong {
-        /// What it is.
+        /// The key or name.
         what: String,
         /// Bytes that it has.
         found: u64,
@@ -79,7 +79,7 @@ pub enum Error {
     /// A key or a name is not UTF-8.
     #[error("{what} is not UTF-8: {text:?}")]
     Utf8 {
-        /// What it is.
+        /// The key or name.
         what: String,
         /// The text, with replacement characters.
         text: String,
@@ -98,7 +98,7 @@ pub enum Error {
         /// The key.
         key: String,
     },
-    /// A byte that is to be true or false is neither.
+    /// A boolean is neither 0 nor 1.
     #[error("the value of {key:?} holds the byte {found} as a truth value, 0 and 1 are allowed")]
     Bool {
         /// The key.
@@ -114,7 +114,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The alignment of the file is not usable.
+    /// The alignment of the file is invalid.
     #[error("general.alignment is {found}, a u32 that is a power of two from 1 to {at_most} is expected")]
     Alignment {
         /// The value.
@@ -158,7 +158,7 @@ pub enum Error {
         /// Its type.
         kind: TensorKind,
     },
-    /// A tensor begins where the alignment of the file does not allow it.
+    /// The offset of a tensor is not a multiple of the file's alignment.
     #[error("tensor {tensor:?} begins at offset {offset}, a multiple of the alignment {alignment} is expected")]
     Offset {
         /// The tensor.
@@ -190,31 +190,31 @@ pub enum Error {
         /// The one that begins inside of it.
         second: String,
     },
-    /// A key that is needed is not in the file.
+    /// A required key is missing.
     #[error("the file has no value for {key:?}, {expected} is needed")]
     MissingKey {
         /// The key.
         key: String,
-        /// What its value should be.
+        /// The expected value.
         expected: &'static str,
     },
-    /// A value has another type than is needed, or does not fit it.
+    /// A value has the wrong type or is out of range.
     #[error("the value of {key:?} is {found}, {expected} is needed")]
     Value {
         /// The key.
         key: String,
-        /// What its value should be.
+        /// The expected value.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
     },
-    /// A tensor that is needed is not in the file.
+    /// A required tensor is missing.
     #[error("the file has no tensor {name:?}")]
     MissingTensor {
         /// The name.
         name: String,
     },
-    /// Kiln does not compute with the type of a tensor.
+    /// Kiln has no kernels for the type of a tensor.
     #[error("tensor {tensor:?} has type {kind}, with which kiln does not compute: quantise the model to another type")]
     NotComputed {
         /// The tensor.
@@ -222,7 +222,7 @@ pub enum Error {
         /// Its type.
         kind: TensorKind,
     },
-    /// Bytes of a tensor are not where its elements may begin.
+    /// The data of a tensor are misaligned in memory.
     #[error(
         "the data of tensor {tensor:?} begin at an address that is not a multiple of {needed}: \
          read the file with `Gguf::open` or `Gguf::read`, or pass bytes that begin at a multiple of 32"
@@ -230,15 +230,15 @@ pub enum Error {
     Address {
         /// The tensor.
         tensor: String,
-        /// What the address must be a multiple of.
+        /// The required alignment in bytes.
         needed: usize,
     },
-    /// The words of kiln cannot describe a tensor, because its extents overflow what this machine addresses.
+    /// A tensor cannot be described, because its extents overflow what this machine addresses.
     #[error("tensor {tensor:?}: {source}")]
     Tensor {
         /// The tensor.
         tensor: String,
-        /// What is wrong.
+        /// The reason.
         source: kiln_ir::Error,
     },
     /// The files of a split model do not belong together.
@@ -246,20 +246,20 @@ pub enum Error {
     Split {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
-    /// A file that is to be written would not be valid.
+    /// The file to be written would be invalid.
     #[error("cannot write {what}: {reason}")]
     Write {
         /// The key or the tensor.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why a number is not a type of tensors.
+/// The reason for an unknown number of a tensor type.
 fn removed(id: u32) -> String {
     match TensorKind::removed(id) {
         Some(name) => {
@@ -270,7 +270,7 @@ fn removed(id: u32) -> String {
 }
 
 impl Error {
-    /// An error of the system about a file.
+    /// Wraps an error of the system about a file.
     pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, source }

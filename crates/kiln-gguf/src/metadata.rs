@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{Error, Result};
 
-/// Makes [`ValueKind`] from the table of types: number in files, name, bytes of an element in an array.
+/// Defines [`ValueKind`] from the table of types: number in files, name, bytes of an element in an array.
 macro_rules! value_kinds {
     ($($(#[doc = $doc:literal])+ $variant:ident = $id:literal $name:literal $size:expr;)+) => {
         /// The type of a value of metadata.
@@ -25,7 +25,7 @@ macro_rules! value_kinds {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Bytes of a value, or the least bytes of one where its length varies.
+            /// Bytes of a value; the minimum if its length varies.
             pub(crate) const fn least_bytes(self) -> u64 {
                 match self { $(Self::$variant => $size,)+ }
             }
@@ -87,7 +87,7 @@ pub enum Value<'a> {
     F32(f32),
     /// True or false.
     Bool(bool),
-    /// A string. Its bytes are UTF-8 in most files, but tokens may be any bytes.
+    /// A string. Its bytes are UTF-8 in most files, but tokens may contain any bytes.
     String(&'a [u8]),
     /// Elements of one type.
     Array(Array<'a>),
@@ -149,7 +149,7 @@ impl<'a> Array<'a> {
     }
 }
 
-/// Prints the first elements: arrays of tokens have hundreds of thousands.
+/// Prints only the first elements: arrays of tokens have hundreds of thousands.
 impl fmt::Debug for Array<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
@@ -184,7 +184,7 @@ fn take_string<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 impl<'a> Value<'a> {
-    /// Takes a value that is not an array from the beginning of `bytes`; `None` where they are too few.
+    /// Takes a value that is not an array from the beginning of `bytes`; `None` if there are too few.
     pub(crate) fn decode(kind: ValueKind, bytes: &mut &'a [u8]) -> Option<Self> {
         Some(match kind {
             ValueKind::U8 => Self::U8(number!(u8, bytes)),
@@ -222,7 +222,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Its value, where it is an integer of any width.
+    /// Its value, if it is an integer of any width.
     fn integer(&self) -> Option<i128> {
         Some(match *self {
             Self::U8(x) => x.into(),
@@ -238,7 +238,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Prints numbers plainly, and strings and arrays in short, with control characters escaped.
+/// Prints numbers as they are, and strings and arrays abbreviated, with control characters escaped.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 60;
@@ -263,10 +263,10 @@ impl fmt::Display for Value<'_> {
 ///
 /// Integers of each width are read as every integer type that holds them: writers of GGUF files do not agree on widths.
 pub trait FromValue<'a>: Sized {
-    /// What errors call it.
+    /// The name of the type in errors.
     const EXPECTED: &'static str;
 
-    /// The value, or `None` where it has another type or does not fit.
+    /// The value, or `None` if it has another type or is out of range.
     fn from_value(value: Value<'a>) -> Option<Self>;
 }
 
@@ -315,18 +315,18 @@ impl<'a, T: FromValue<'a>> FromValue<'a> for Vec<T> {
     }
 }
 
-/// Where a value is in the file.
+/// The location of a value in the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
     pub(crate) kind: ValueKind,
-    /// The type of the elements and their number, where it is an array.
+    /// The type and number of the elements, for arrays.
     pub(crate) array: Option<(ValueKind, usize)>,
-    /// The bytes of the value; of an array those of its elements.
+    /// The bytes of the value; for an array those of its elements.
     pub(crate) at: std::ops::Range<usize>,
 }
 
-/// The keys of a file, and where their values are.
+/// The keys of a file, and the locations of their values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
     pub(crate) all: Vec<Entry>,
@@ -370,7 +370,7 @@ impl<'a> Metadata<'a> {
         let mut bytes = &self.bytes[entry.at.clone()];
         match entry.array {
             Some((kind, len)) => Some(Value::Array(Array::new(kind, len, bytes))),
-            // `None` only where the file changes under a map.
+            // `None` only if the file changes under a map.
             None => Value::decode(entry.kind, &mut bytes),
         }
     }

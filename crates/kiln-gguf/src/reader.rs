@@ -10,21 +10,21 @@ use crate::{Error, Result, TensorKind};
 
 /// The four bytes at the beginning of every file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
-/// The most dimensions of a tensor.
+/// Maximum dimensions of a tensor.
 pub(crate) const MAX_RANK: usize = 4;
-/// The most bytes of a key.
+/// Maximum bytes of a key.
 pub(crate) const MAX_KEY: u64 = 65535;
-/// The most bytes of the name of a tensor.
+/// Maximum bytes of a tensor's name.
 pub(crate) const MAX_NAME: u64 = 64;
-/// The alignment of a file that does not name one.
+/// The alignment of files without the key.
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
-/// The largest alignment: files have 32, and pages of memory at most 1 MiB where tensors are to begin on them.
+/// Maximum alignment: files use 32, or the page size to align tensors with pages, which is at most 1 MiB.
 pub(crate) const MAX_ALIGNMENT: u32 = 1 << 20;
 /// The key of the alignment.
 pub(crate) const ALIGNMENT: &str = "general.alignment";
-/// The least bytes of a key with its value: length of the key, type, a value of one byte.
+/// Minimum bytes of a key with its value: length of the key, type, a value of one byte.
 const LEAST_ENTRY: u64 = 8 + 4 + 1;
-/// The least bytes of what describes a tensor: length of the name, dimensions, type, offset.
+/// Minimum bytes of a tensor's description: length of the name, dimensions, type, offset.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
 /// What a file says of a tensor, checked against the file.
@@ -34,7 +34,7 @@ pub struct TensorInfo {
     kind: TensorKind,
     rank: usize,
     extents: [u64; MAX_RANK],
-    /// From the beginning of the file.
+    /// Offset from the beginning of the file.
     start: usize,
     bytes: usize,
 }
@@ -78,7 +78,7 @@ impl TensorInfo {
         let dtype =
             self.kind.dtype().ok_or_else(|| Error::NotComputed { tensor: self.name.clone(), kind: self.kind })?;
         let refused = |source| Error::Tensor { tensor: self.name.clone(), source };
-        // A file that exists has fewer bytes than usize counts, but an extent beside a zero may be anything.
+        // The bytes of an existing file fit usize, but an extent beside a zero extent may have any value.
         let dims: Vec<usize> = self.extents().iter().rev().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
         Shape::new(&dims).and_then(|shape| TensorType::of(dtype, shape)).map_err(refused)
     }
@@ -126,7 +126,7 @@ impl fmt::Debug for TensorView<'_> {
 enum Storage<'a> {
     #[cfg(not(target_arch = "wasm32"))]
     Mapped(crate::map::Map),
-    /// Read into memory: the first bytes of words of 8 bytes, so that elements of every type begin where they may.
+    /// Read into memory: the first bytes of 8-byte words, so that elements of every type are aligned.
     Read(Vec<u64>, usize),
     Borrowed(&'a [u8]),
 }
@@ -136,14 +136,14 @@ impl Storage<'static> {
     #[cfg(not(target_arch = "wasm32"))]
     fn map(path: &std::path::Path) -> Result<Self> {
         let (file, len) = file_of(path)?;
-        // Systems do not map files without bytes.
+        // Systems do not map empty files.
         if len == 0 {
             return Ok(Self::Read(Vec::new(), 0));
         }
         Ok(Self::Mapped(crate::map::Map::new(&file).map_err(Error::io(path))?))
     }
 
-    /// WebAssembly has no maps.
+    /// WebAssembly has no file mapping.
     #[cfg(target_arch = "wasm32")]
     fn map(path: &std::path::Path) -> Result<Self> {
         Self::read(path)
@@ -202,7 +202,7 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// What was found in a file.
+/// The parsed contents of a file.
 #[derive(Debug)]
 struct Contents {
     version: u32,
@@ -243,7 +243,7 @@ impl Gguf<'static> {
     }
 }
 
-/// Opens a file, with its length. Directories, FIFOs and devices are refused: opening a FIFO would wait for a writer.
+/// Opens a file and returns its length. Refuses directories, FIFOs and devices: opening a FIFO would wait for a writer.
 fn file_of(path: &std::path::Path) -> Result<(std::fs::File, u64)> {
     let found = std::fs::metadata(path).map_err(Error::io(path))?;
     if !found.is_file() {
@@ -326,7 +326,7 @@ fn view<'a>(file: &'a [u8], info: &'a TensorInfo) -> TensorView<'a> {
 /// known before its weights come.
 #[derive(Debug)]
 pub struct Header {
-    /// From the beginning of the file on.
+    /// The bytes from the beginning of the file.
     bytes: Vec<u8>,
     contents: Contents,
 }
@@ -361,19 +361,19 @@ impl Header {
     }
 }
 
-/// Takes the parts of a file one after the other.
+/// Reads the parts of a file in turn.
 struct Cursor<'a> {
-    /// The file, or what is known of its beginning.
+    /// The file, or the known prefix of it.
     bytes: &'a [u8],
     at: usize,
     /// The length of the file.
     file: u64,
-    /// Whether bytes were asked for that the file has and that are not known.
+    /// Whether bytes were requested that are in the file but not known.
     short: bool,
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the beginning of a file of this length, which is no less than what is known of it.
+    /// A cursor at the beginning of a file of this length; the first `bytes` of it are known.
     fn of_file(bytes: &'a [u8], file: u64) -> Self {
         Self { bytes, at: 0, file: file.max(bytes.len() as u64), short: false }
     }
@@ -382,7 +382,7 @@ impl<'a> Cursor<'a> {
         self.file - self.at as u64
     }
 
-    /// How many items of at least `least` bytes the known bytes can hold: what to allocate for.
+    /// How many items of at least `least` bytes the known bytes can hold: the capacity to allocate.
     fn known(&self, least: u64) -> usize {
         (self.bytes.len() - self.at) / least as usize
     }
@@ -392,7 +392,7 @@ impl<'a> Cursor<'a> {
         if self.short || n > self.left() {
             return Err(Error::Truncated { what: what(), at: self.at as u64, needed: n, left: self.left() });
         }
-        // Not more than what is left, so it fits.
+        // At most the remaining bytes, so it fits.
         let end = self.at + n as usize;
         let taken = &self.bytes[self.at..end];
         self.at = end;
@@ -407,7 +407,8 @@ impl<'a> Cursor<'a> {
         self.take(8, what).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()))
     }
 
-    /// A count of items of at least `least` bytes each, checked against what is left before anything is allocated.
+    /// A count of items of at least `least` bytes each, checked against the remaining bytes before anything is
+    /// allocated.
     fn count(&mut self, least: u64, what: impl Fn() -> String) -> Result<usize> {
         let found = self.u64(&what)?;
         let (left, at_most) = (self.left(), self.left() / least);
@@ -417,7 +418,7 @@ impl<'a> Cursor<'a> {
         Ok(found as usize)
     }
 
-    /// Length and bytes of a name, which is UTF-8.
+    /// The length and bytes of a name, which must be UTF-8.
     fn name(&mut self, most: u64, what: impl Fn() -> String) -> Result<String> {
         let found = self.u64(&what)?;
         if found > most {
@@ -437,14 +438,14 @@ impl Contents {
     fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
         let (bytes, file) = (cursor.bytes, cursor.file);
         let found = &bytes[..bytes.len().min(MAGIC.len())];
-        // The beginning of the magic bytes may be all that is known.
+        // Only a part of the magic bytes may be known.
         cursor.short = MAGIC.starts_with(found) && found.len() < MAGIC.len() && file >= MAGIC.len() as u64;
         if found != MAGIC {
             return Err(Error::Magic { found: found.to_vec() });
         }
         cursor.at = MAGIC.len();
         let version = cursor.u32(|| "the version".into())?;
-        // No flag names the byte order; a version with its low half empty has its bytes swapped.
+        // No flag states the byte order; a version with an empty low half has swapped bytes.
         if version & 0xffff == 0 && version != 0 {
             return Err(Error::BigEndian { version: version.swap_bytes() });
         }
@@ -509,7 +510,7 @@ fn read_entries(cursor: &mut Cursor<'_>, count: usize) -> Result<Entries> {
                     skip_value(cursor, kind, &key)?;
                 }
             } else {
-                // It was counted against what is left.
+                // The count was checked against the remaining bytes.
                 let elements = cursor.take(len as u64 * kind.least_bytes(), value)?;
                 if kind == ValueKind::Bool
                     && let Some(&found) = elements.iter().find(|&&byte| byte > 1)
@@ -535,7 +536,7 @@ fn value_kind(id: u32, key: &str) -> Result<ValueKind> {
     ValueKind::from_id(id).ok_or_else(|| Error::UnknownValueType { key: key.to_owned(), found: id })
 }
 
-/// Goes over a value that is not an array.
+/// Skips a value that is not an array.
 fn skip_value(cursor: &mut Cursor<'_>, kind: ValueKind, key: &str) -> Result<()> {
     let what = || format!("the value of {key:?}");
     match kind {
@@ -564,7 +565,7 @@ fn alignment(entries: &Entries, bytes: &[u8]) -> Result<u32> {
     }
 }
 
-/// What a file says of a tensor, before it is checked against the data.
+/// The description of a tensor, before it is checked against the data.
 struct Described {
     name: String,
     kind: TensorKind,
@@ -596,10 +597,10 @@ fn describe(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<Described>> {
     Ok(all)
 }
 
-/// The bytes of a tensor, where its extents make sense.
+/// The bytes of a tensor, if its extents are valid.
 pub(crate) fn bytes_of(name: &str, kind: TensorKind, extents: &[u64]) -> Result<u64> {
     let overflow = || Error::Overflow { tensor: name.to_owned(), extents: extents.to_vec(), kind };
-    // An extent of zero must not hide an overflow of the others.
+    // A zero extent must not hide an overflow of the others.
     let reach = extents.iter().try_fold(1u64, |n, &extent| n.checked_mul(extent.max(1))).ok_or_else(overflow)?;
     let elements = if extents.contains(&0) { 0 } else { reach };
     let row = extents.first().copied().unwrap_or(1);

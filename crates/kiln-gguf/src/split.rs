@@ -31,7 +31,7 @@ fn prefix_of(path: &Path, count: u16) -> Option<PathBuf> {
 pub struct Model {
     paths: Vec<PathBuf>,
     files: Vec<Gguf<'static>>,
-    /// The file that has a tensor.
+    /// The index of the file that contains a tensor.
     file_of: HashMap<String, usize>,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use kiln_ir::{DType, QuantFormat};
 
-/// Makes [`TensorKind`] from the table of types.
+/// Defines [`TensorKind`] from the table of types.
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $variant:ident { id: $id:literal, name: $name:literal, block: $block:literal, bytes: $bytes:literal })+) => {
         /// The type of the elements of a tensor in a GGUF file.
@@ -74,21 +74,21 @@ kinds! {
     Q6K { id: 14, name: "Q6_K", block: 256, bytes: 210 }
     /// 8-bit integers, an f32 scale and sums: activations, not weights.
     Q8K { id: 15, name: "Q8_K", block: 256, bytes: 292 }
-    /// Places in a code book of 256 points of 8.
+    /// Indices into a code book of 256 points of 8.
     Iq2Xxs { id: 16, name: "IQ2_XXS", block: 256, bytes: 66 }
-    /// Places in a code book of 512 points of 8.
+    /// Indices into a code book of 512 points of 8.
     Iq2Xs { id: 17, name: "IQ2_XS", block: 256, bytes: 74 }
-    /// Places in a code book of 256 points of 4.
+    /// Indices into a code book of 256 points of 4.
     Iq3Xxs { id: 18, name: "IQ3_XXS", block: 256, bytes: 98 }
-    /// Places in a code book of 2048 points of 8.
+    /// Indices into a code book of 2048 points of 8.
     Iq1S { id: 19, name: "IQ1_S", block: 256, bytes: 50 }
-    /// Places in a table of 16 numbers, an f16 scale.
+    /// Indices into a table of 16 numbers, an f16 scale.
     Iq4Nl { id: 20, name: "IQ4_NL", block: 32, bytes: 18 }
-    /// Places in a code book of 512 points of 4.
+    /// Indices into a code book of 512 points of 4.
     Iq3S { id: 21, name: "IQ3_S", block: 256, bytes: 110 }
-    /// Places in a code book of 1024 points of 8.
+    /// Indices into a code book of 1024 points of 8.
     Iq2S { id: 22, name: "IQ2_S", block: 256, bytes: 82 }
-    /// Places in the table of IQ4_NL, 6-bit scales.
+    /// Indices into the table of IQ4_NL, 6-bit scales.
     Iq4Xs { id: 23, name: "IQ4_XS", block: 256, bytes: 136 }
     /// Signed integers of 8 bits.
     I8 { id: 24, name: "I8", block: 1, bytes: 1 }
@@ -100,7 +100,7 @@ kinds! {
     I64 { id: 27, name: "I64", block: 1, bytes: 8 }
     /// IEEE 754 binary64.
     F64 { id: 28, name: "F64", block: 1, bytes: 8 }
-    /// Places in the code book of IQ1_S, scales cut over the block.
+    /// Indices into the code book of IQ1_S, scales split over the block.
     Iq1M { id: 29, name: "IQ1_M", block: 256, bytes: 56 }
     /// The upper half of an f32.
     Bf16 { id: 30, name: "BF16", block: 1, bytes: 2 }
@@ -198,7 +198,7 @@ mod tests {
         for id in 0..100 {
             let kind = TensorKind::from_id(id);
             assert_eq!(kind.map(TensorKind::id).unwrap_or(id), id);
-            // Each of the 43 numbers is a type or was one.
+            // Each of the 43 numbers is a type or a removed one.
             assert_eq!(kind.is_some() || TensorKind::removed(id).is_some(), id < 43, "{id}");
             assert!(kind.is_none() || TensorKind::removed(id).is_none(), "{id}");
         }

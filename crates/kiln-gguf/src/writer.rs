@@ -80,7 +80,7 @@ fn encode_array(kind: ValueKind, len: usize, to: &mut Vec<u8>) {
     to.extend_from_slice(&(len as u64).to_le_bytes());
 }
 
-/// A value of another file, as it is.
+/// A value of another file, copied unchanged.
 impl ToValue for Value<'_> {
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
@@ -115,14 +115,14 @@ struct Tensor<'a> {
     content: Content<'a>,
 }
 
-/// Where the bytes of a tensor come from.
+/// The source of a tensor's bytes.
 enum Content<'a> {
     Bytes(&'a [u8]),
     /// A function writes them.
     Made(&'a Make<'a>),
 }
 
-/// Writes the bytes of a tensor.
+/// A function that writes the bytes of a tensor.
 type Make<'a> = dyn Fn(&mut dyn Write) -> io::Result<()> + 'a;
 
 impl fmt::Debug for Content<'_> {
@@ -134,7 +134,7 @@ impl fmt::Debug for Content<'_> {
     }
 }
 
-/// Counts the bytes that go on to a writer.
+/// Counts the bytes that pass through to a writer.
 struct Counted<'w> {
     to: &'w mut dyn Write,
     written: usize,
@@ -285,7 +285,7 @@ impl<'a> Writer<'a> {
         self.push(name, kind, extents, usize::try_from(bytes).map_err(too_large)?, Content::Made(make))
     }
 
-    /// The bytes of a tensor that may be added.
+    /// The bytes of a tensor, if it is valid.
     fn check(&self, name: &str, kind: TensorKind, extents: &[u64]) -> Result<u64> {
         if name.len() as u64 > MAX_NAME {
             return Err(refused(name, format!("the name of a tensor has at most {MAX_NAME} bytes")));
@@ -345,7 +345,7 @@ impl<'a> Writer<'a> {
             head.extend_from_slice(&u64::to_le_bytes(offset));
             offset += (tensor.len as u64).next_multiple_of(align);
         }
-        // Other readers want no gaps, and padding behind the last tensor, too.
+        // Other readers require tensors without gaps, and padding after the last tensor too.
         head.resize(head.len().next_multiple_of(self.alignment as usize), 0);
         to.write_all(&head)?;
         let zeros = vec![0; self.alignment as usize];
@@ -421,16 +421,16 @@ mod files {
         }
     }
 
-    /// Writes a file beside its place, waits until it is on the disk (some systems report a full disk only then), and gives it
-    /// its name.
+    /// Writes a temporary file in the same folder, waits until it is on the disk (some systems report a full disk only
+    /// then), and renames it.
     fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
-        // To take the name of a device would replace it.
+        // Renaming over a device would replace it.
         if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let reason = "it is a directory, a FIFO or a device, not a file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-        // Several threads of one process may write at the same time, too.
+        // Several threads of one process may write at the same time.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let temporary = path.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
@@ -442,7 +442,7 @@ mod files {
             std::fs::rename(&temporary, path)
         });
         if written.is_err() {
-            // The first error is the one to report.
+            // Reports the first error.
             let _ = std::fs::remove_file(&temporary);
         }
         written

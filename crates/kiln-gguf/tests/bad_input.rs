@@ -84,9 +84,9 @@ fn products_of_extents_that_wrap_are_refused() {
     for extents in [[1 << 32, 1 << 32, 1, 1], [u64::MAX, 2, 1, 1], [1 << 63, 2, 1, 1], [3, u64::MAX / 2, 2, 1]] {
         refused!(one_tensor(&extents, 0, 0), Error::Overflow { .. });
     }
-    // A zero does not hide what the others are.
+    // A zero extent does not hide the overflow of the others.
     refused!(one_tensor(&[0, u64::MAX, 2], 0, 0), Error::Overflow { .. });
-    // The elements fit, their bytes do not.
+    // The number of elements fits 64 bits, the number of bytes does not.
     refused!(one_tensor(&[1 << 62], 0, 0), Error::Overflow { .. });
     refused!(one_tensor(&[1 << 62], 28, 0), Error::Overflow { .. });
 }
@@ -105,7 +105,7 @@ fn offsets_outside_of_the_file_are_refused() {
     refused!(one_tensor(&[1], 0, 128), Error::Outside { offset: 128, .. });
     refused!(one_tensor(&[8], 0, u64::MAX - 31), Error::Outside { .. });
     refused!(one_tensor(&[1], 0, 1 << 63), Error::Outside { .. });
-    // Nothing may begin behind the end, even what has no bytes.
+    // Even an empty tensor must not begin beyond the end.
     refused!(one_tensor(&[0], 0, 160), Error::Outside { .. });
 }
 
@@ -154,7 +154,7 @@ fn overlapping_tensors_are_refused() {
         Gguf::parse(&file(32)).map(drop).unwrap_err(),
         Error::Overlap { first, second } if first == "a" && second == "b"
     );
-    // Gaps are allowed, and so is any order.
+    // Gaps and any order are allowed.
     Gguf::parse(&file(96)).unwrap();
     let backwards = Raw::new(2, 0).tensor("a", &[1], 0, 64).tensor("b", &[1], 0, 0).data(128);
     Gguf::parse(&backwards).unwrap();
@@ -175,7 +175,7 @@ fn keys_and_names_are_utf8_and_printed_with_escapes() {
     refused!(error(file), Error::Utf8 { .. });
     let escape = error(Raw::new(0, 1).string(b"\x1b[2J").u32(99).bytes(&[0; 8])).to_string();
     assert!(!escape.contains('\u{1b}'), "{escape:?}");
-    // Values may be any bytes: tokens are.
+    // Strings may contain any bytes, as tokens do.
     parse(Raw::new(0, 1).string(b"k").u32(8).string(b"\xff")).unwrap();
 }
 

@@ -24,7 +24,7 @@ fn mapped_and_read_files_are_the_same() {
     assert_eq!(mapped.infos(), read.infos());
     for (a, b) in mapped.tensors().zip(read.tensors()) {
         assert_eq!(a.bytes(), b.bytes());
-        // Both begin where elements may.
+        // Both begin at an aligned address.
         assert_eq!(a.operand().is_ok(), a.info().kind().dtype().is_some());
         assert_eq!(b.operand().is_ok(), b.info().kind().dtype().is_some());
     }
@@ -67,7 +67,7 @@ fn a_file_that_is_read_may_be_cut_and_one_that_is_mapped_replaced() {
     let mut writer = Writer::new();
     writer.set("new", &true).unwrap();
     writer.save(&path).unwrap();
-    // The map keeps the file that was there.
+    // The map keeps the file that was opened.
     assert_eq!(mapped.metadata().get::<&str>("general.architecture").unwrap(), "llama");
     assert!(Gguf::open(&path).unwrap().metadata().get::<bool>("new").unwrap());
     let read = Gguf::read(&path).unwrap();
@@ -81,7 +81,7 @@ fn a_file_that_is_read_may_be_cut_and_one_that_is_mapped_replaced() {
 #[test]
 fn a_disk_that_is_full_is_an_error() {
     use std::io::Write;
-    // Opened for writing, this device takes nothing.
+    // Opened for writing, this device fails every write.
     let mut full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     assert!(Writer::new().write(&mut full).is_err());
     assert!(full.flush().is_ok());
@@ -112,7 +112,7 @@ fn split_models_are_one_model() {
         assert_eq!(model.tensor("t2").unwrap().bytes(), [7; 400]);
         assert!(matches!(model.tensor("x"), Err(Error::MissingTensor { .. })));
     }
-    // One file is a model, too.
+    // A single file is a valid model too.
     let single = split("single", usize::MAX);
     assert_eq!(Model::open(&single[0]).unwrap().infos().count(), 4);
 }
@@ -125,7 +125,7 @@ fn split_models_must_begin_with_the_first_file_and_be_whole() {
     let renamed = paths[0].with_file_name("other.gguf");
     std::fs::copy(&paths[0], &renamed).unwrap();
     assert!(open(&renamed).to_string().contains("-00001-of-00003.gguf"));
-    // Another file of the model in the place of the last.
+    // Another file of the model in place of the last.
     std::fs::copy(&paths[1], &paths[2]).unwrap();
     assert!(matches!(open(&paths[0]), Error::Split { path, .. } if path == paths[2]));
     std::fs::remove_file(&paths[2]).unwrap();

@@ -15,7 +15,7 @@ fn a_file_that_is_cut_anywhere_is_refused() {
         let error = Gguf::parse(&whole[..len]).map(drop).expect_err("a part is missing");
         assert!(!error.to_string().is_empty());
     }
-    // Padding behind the last tensor may be missing.
+    // Padding after the last tensor may be missing.
     (end..=whole.len()).for_each(|len| exercise(&whole[..len]));
 }
 
@@ -48,14 +48,14 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
         match random.below(6) {
             0 => bytes[at] ^= 1 << random.below(8),
             1 => bytes[at] = random.next() as u8,
-            // A number of 4 or 8 bytes, anywhere.
+            // A number of 4 or 8 bytes at any position.
             2 | 3 => {
                 let number = EXTREMES[random.below(EXTREMES.len())].to_le_bytes();
                 let width = if random.below(2) == 0 { 4 } else { 8 };
                 bytes.iter_mut().skip(at).zip(&number[..width]).for_each(|(to, from)| *to = *from);
             }
             4 => bytes.truncate(at),
-            // A piece of the file in another place.
+            // A piece of the file at another position.
             _ => {
                 let len = random.below(64).min(bytes.len() - at);
                 let to = random.below(bytes.len() - len + 1);

@@ -76,7 +76,7 @@ fn tensors_are_operands_without_a_copy() {
     let matrix = file.tensor("matrix.weight").unwrap();
     assert_eq!(matrix.info().offset() % 64, 0);
     let operand = matrix.operand().unwrap();
-    // Extents of files begin with the contiguous one, shapes of kiln end with it.
+    // Extents in files begin with the contiguous one, shapes of kiln end with it.
     assert_eq!((operand.shape().dims(), operand.ty().dtype), (&[2, 3][..], DType::F16));
     assert!(std::ptr::eq(operand.data().as_bytes(), matrix.bytes()));
     let quantised = file.tensor("quantised").unwrap().operand().unwrap();
@@ -97,7 +97,7 @@ fn elements_that_cannot_begin_where_borrowed_bytes_do_are_refused() {
     let bytes: &[u8] = &bytemuck::cast_slice(&words)[1..];
     let file = Gguf::parse(bytes).expect("the file is valid");
     assert!(matches!(file.tensor("scalar").unwrap().operand(), Err(Error::Address { needed: 4, .. })));
-    // Blocks begin anywhere.
+    // Blocks need no alignment.
     file.tensor("quantised").unwrap().operand().unwrap();
 }
 
@@ -112,7 +112,7 @@ fn version_2_is_version_3() {
 fn a_file_without_anything_is_valid() {
     let mut bytes = Vec::new();
     Writer::new().write(&mut bytes).unwrap();
-    // Padding behind the metadata is not needed where there is no tensor.
+    // Padding after the metadata is not needed without tensors.
     let file = Gguf::parse(&bytes[..24]).unwrap();
     assert!(file.metadata().is_empty() && file.infos().is_empty());
 }
@@ -140,7 +140,7 @@ fn the_writer_refuses_what_the_reader_would() {
     }
     assert!(matches!(w.tensor("u", TensorKind::Q4K, &[255], &[]), Err(Error::Blocks { .. })));
     assert!(matches!(w.tensor("u", TensorKind::F32, &[u64::MAX, 2], &[]), Err(Error::Overflow { .. })));
-    // What was refused left nothing behind.
+    // Refused entries leave nothing in the file.
     let mut bytes = Vec::new();
     w.write(&mut bytes).unwrap();
     let file = Gguf::parse(&bytes).unwrap();
@@ -154,7 +154,7 @@ fn tensors_may_be_made_when_they_are_written() {
     let mut w = Writer::new();
     w.tensor_with("made", TensorKind::F32, &[3], &make).unwrap();
     w.tensor("given", TensorKind::I8, &[1], &[7]).unwrap();
-    // Each time anew.
+    // Each write calls the function again.
     for _ in 0..2 {
         let mut bytes = Vec::new();
         w.write(&mut bytes).unwrap();
@@ -162,7 +162,7 @@ fn tensors_may_be_made_when_they_are_written() {
         assert_eq!(file.tensor("made").unwrap().bytes(), numbers.map(f32::to_le_bytes).as_flattened());
         assert_eq!(file.tensor("given").unwrap().bytes(), [7]);
     }
-    // One too many, one too few, and one that fails.
+    // One byte too many, one too few, and a function that fails.
     for n in [2, 4] {
         let mut w = Writer::new();
         w.tensor_with("made", TensorKind::F32, &[n], &make).unwrap();
@@ -203,14 +203,15 @@ fn a_header_is_known_as_soon_as_it_has_come() {
         assert_eq!(header.metadata().get::<Vec<&str>>("tokens").unwrap(), ["a", "", "\u{2581}b"]);
     }
     assert!(complete <= file.infos().iter().map(|info| info.offset()).min().unwrap());
-    // What is wrong is known with the byte that shows it, and a file that ends too early is not one that is still to come.
+    // An error is reported at the byte that shows it, and a file that ends too early differs from one that is not read
+    // completely.
     assert!(matches!(Header::parse(b"GGUX", length), Err(Error::Magic { .. })));
     assert!(matches!(Header::parse(b"x", length), Err(Error::Magic { .. })));
     assert!(matches!(Header::parse(b"GG", 2), Err(Error::Magic { .. })));
     assert!(matches!(Header::parse(&bytes[..100], 100), Err(Error::Truncated { .. } | Error::Count { .. })));
     assert!(matches!(Header::parse(&bytes, length - 1), Ok(Some(_))));
     assert!(matches!(Header::parse(&bytes[..complete], complete as u64), Err(Error::Outside { .. })));
-    // A count that the file could have and the known bytes do not hold allocates nothing.
+    // A count that the file could hold but the known bytes do not allocates nothing.
     let mut many = bytes[..24].to_vec();
     many[16..24].copy_from_slice(&(1u64 << 27).to_le_bytes());
     assert!(matches!(Header::parse(&many, 1 << 31), Ok(None)));

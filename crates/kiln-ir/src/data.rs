@@ -4,7 +4,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::{Bool, DType, Element, Error, QuantFormat, Result, Shape, TensorType, bf16, dtype_table, f16};
 
-/// The enums of elements, a variant for each row of [`dtype_table!`](crate::dtype_table).
+/// Defines the enums of elements, with a variant for each row of [`dtype_table!`](crate::dtype_table).
 macro_rules! data {
     ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
         /// Borrowed elements of one of the types that a tensor may have.
@@ -71,7 +71,7 @@ macro_rules! data {
                 })
             }
 
-            /// No elements of a type.
+            /// Data of a type without elements.
             fn empty(dtype: DType) -> Self {
                 match dtype {
                     $(DType::$variant => Self::$variant(&[]),)*
@@ -230,7 +230,7 @@ pub fn widen(from: Data<'_>, to: &mut [f32]) {
     macro_rules! load {
         ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
             match from {
-                // Many at a time by the instructions of the machine.
+                // Casts many elements at a time with the machine's instructions.
                 Data::F16(from) => {
                     let n = from.len().min(to.len());
                     from[..n].convert_to_f32_slice(&mut to[..n]);
@@ -254,7 +254,7 @@ pub fn narrow(from: &[f32], to: DataMut<'_>) {
     macro_rules! store {
         ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
             match to {
-                // Many at a time by the instructions of the machine.
+                // Casts many elements at a time with the machine's instructions.
                 DataMut::F16(to) => {
                     let n = from.len().min(to.len());
                     to[..n].convert_from_f32_slice(&from[..n]);
@@ -286,12 +286,13 @@ impl Buffer {
 /// [`Error::OutOfMemory`] where `vec!` would end the process: an inner extent of zero lets small operands ask for any
 /// result.
 pub fn zeros<T: bytemuck::Zeroable + Clone>(n: usize) -> Result<Vec<T>> {
-    /// Less than this is not refused by a machine that still runs; the 4 GB of WebAssembly are soon full.
+    /// Bytes below which the reservation is skipped: a running machine does not refuse them, but the 4 GB of
+    /// WebAssembly are soon exhausted.
     const SMALL: usize = if cfg!(target_arch = "wasm32") { 1 << 16 } else { 1 << 26 };
     let bytes = n.saturating_mul(size_of::<T>());
     if bytes > SMALL {
-        // Asked for and given back at once: `vec!` below then takes fresh pages that the system has zeroed already, where
-        // filling this memory would touch them all.
+        // Reserved and released at once to detect a lack of memory. `vec!` below then takes fresh pages, which the
+        // system has zeroed already; filling the reserved memory would touch every page.
         reserve(&mut Vec::<T>::new(), n)?;
     }
     Ok(vec![T::zeroed(); n])

@@ -7,27 +7,27 @@ use crate::{Buffer, Data, DataMut, QuantFormat, bf16, f16};
 /// Calls a macro with the table of element types: documentation, variant of [`DType`] (and of [`Data`], [`DataMut`] and
 /// [`Buffer`]), Rust type, name of its accessors, kind.
 ///
-/// A new element type is a row here, an [`Element`] in Rust, and a row in each backend's table of how it is loaded and stored.
+/// A new element type needs a row here, an [`Element`] in Rust, and a row in each backend's table of loads and stores.
 #[macro_export]
 macro_rules! dtype_table {
     ($table:ident) => {
         $table! {
-            /// IEEE 754 binary32: what every operation computes in.
+            /// IEEE 754 binary32: the type in which every operation computes.
             F32 f32 f32 Float;
-            /// IEEE 754 binary16. Storage alone: all arithmetic on it is that of f32. An operation takes it wherever it takes
-            /// f32, and [`Cast`](crate::op::Cast) makes it.
+            /// IEEE 754 binary16, for storage only: all arithmetic on it is that of f32. Every operation that takes f32
+            /// takes it, and [`Cast`](crate::op::Cast) produces it.
             F16 f16 f16 Float;
-            /// The upper half of an f32: 8 bits of significand. Storage alone, as [`DType::F16`].
+            /// The upper half of an f32, with 8 bits of significand. For storage only, like [`DType::F16`].
             Bf16 bf16 bf16 Float;
             /// Signed integers of 32 bits.
             I32 i32 i32 Integer;
-            /// Unsigned integers of 32 bits. As indices: results of argmax and top-k, input of gather.
+            /// Unsigned integers of 32 bits. Also the type of indices: results of argmax and top-k, an input of gather.
             U32 u32 u32 Integer;
             /// Signed integers of 8 bits.
             I8 i8 i8 Integer;
             /// Unsigned integers of 8 bits.
             U8 u8 u8 Integer;
-            /// True or false, a byte each.
+            /// True or false, one byte each.
             Bool Bool bool Truth;
         }
     };
@@ -80,17 +80,17 @@ pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The element type.
     const DTYPE: DType;
 
-    /// The number that it represents, as f32: exact but for integers beyond 2²⁴, which are rounded to nearest. True is 1.
+    /// The value as f32: exact except for integers beyond 2²⁴, which are rounded to nearest. True is 1.
     fn load(self) -> f32;
 
-    /// The nearest element: floats round to nearest, ties to even; integers truncate and saturate, NaN gives 0; true is what
-    /// is not zero (NaN too).
+    /// The nearest element: floats round to nearest, ties to even; integers truncate and saturate, and NaN gives 0;
+    /// booleans are true for every nonzero value, NaN included.
     fn store(value: f32) -> Self;
 
-    /// The integer that it represents, for elements of integers and of truth; floats truncate and saturate.
+    /// The value as an integer; floats truncate and saturate, true is 1.
     fn load_integer(self) -> i64;
 
-    /// The nearest element to an integer: integers saturate, floats take the nearest f32 first.
+    /// The element nearest to an integer: integers saturate, floats round through f32.
     fn store_integer(value: i64) -> Self;
 
     /// Elements as data.
@@ -102,14 +102,14 @@ pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
     /// Elements as a buffer.
     fn buffer(elements: Vec<Self>) -> Buffer;
 
-    /// The elements of a buffer, which comes back where it has others.
+    /// The elements of a buffer.
     ///
     /// # Errors
-    /// The buffer.
+    /// The buffer, if its elements have another type.
     fn elements(buffer: Buffer) -> Result<Vec<Self>, Buffer>;
 }
 
-/// How a type is loaded and stored: the conversions of [`Element`].
+/// Defines how a type is loaded and stored: the casts of [`Element`].
 macro_rules! conversions {
     (f32) => {
         conversions!(through |x: f32| x, |x: f32| x);

@@ -10,9 +10,9 @@ pub enum Error {
     /// A slice does not hold as many elements as its shape needs.
     #[error("{op}: `{operand}` holds {found} elements where its shape needs {expected}")]
     Length {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
-        /// Which operand.
+        /// The name of the operand.
         operand: &'static str,
         /// Elements that the shape needs.
         expected: usize,
@@ -22,133 +22,133 @@ pub enum Error {
     /// Operand shapes do not fit the operation or one another.
     #[error("{op}: {reason}")]
     Shape {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
-        /// What does not fit, with the shapes.
+        /// The mismatch, with the shapes.
         reason: String,
     },
     /// An operand has another element type than the operation takes.
     #[error("{op}: operand {index} is {found}, expected {expected}")]
     Type {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
         /// Position of the operand, from 0.
         index: usize,
-        /// The element type that the operation takes there.
+        /// The element type that the operation expects there.
         expected: DType,
         /// The element type it was given.
         found: DType,
     },
     /// The operation takes another number of operands.
-    #[error("{op}: {found} operands given, {expected} taken")]
+    #[error("{op}: {found} operands, {expected} expected")]
     Arity {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
-        /// Operands that it takes.
+        /// Number of operands that it expects.
         expected: usize,
-        /// Operands that were given.
+        /// Number of operands given.
         found: usize,
     },
-    /// A parameter has a value that makes no sense.
+    /// A parameter has an invalid value.
     #[error("{op}: {reason}")]
     Parameter {
-        /// The operation or the setting.
+        /// The operation or setting.
         op: &'static str,
-        /// Which parameter, its value and what is allowed.
+        /// The parameter, its value, and the valid values.
         reason: String,
     },
     /// The number of elements or bytes overflows what the machine can address.
     #[error("{what}: the extents {extents:?} need more elements than this machine can address")]
     Overflow {
-        /// What was being sized.
+        /// What was to be allocated.
         what: &'static str,
         /// The extents whose product overflows.
         extents: Vec<usize>,
     },
-    /// The machine has no memory left for a result or for scratch.
-    #[error("no memory for {bytes} bytes")]
+    /// The machine has too little memory for a result or for scratch.
+    #[error("out of memory: {bytes} bytes could not be allocated")]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: usize,
     },
-    /// A view would leave its data.
+    /// A view would exceed its data.
     #[error("{what}: {reason}")]
     View {
         /// The method.
         what: &'static str,
-        /// Which bound is left, with the numbers.
+        /// The exceeded bound, with the numbers.
         reason: String,
     },
-    /// An index points outside of the table that it selects from.
+    /// An index is outside of the table that it selects from.
     #[error("{op}: index {index} at position {position} is outside of 0..{bound}")]
     Index {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
         /// The position of the index.
         position: usize,
         /// The index.
         index: usize,
-        /// One past the largest index allowed.
+        /// One past the largest valid index.
         bound: usize,
     },
     /// A tensor id was made by another graph or batch.
     #[error("tensor {index} belongs to another graph or batch; an id is valid only in the one that returned it")]
     ForeignTensor {
-        /// The index inside of the graph that made it.
+        /// The index inside the graph that made it.
         index: usize,
     },
-    /// The instruction set, backend or device asked for is not there.
+    /// The requested instruction set, backend or device is unavailable.
     #[error("{what} is not available: {reason}")]
     Unavailable {
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// Why it is not there and what would be.
+        /// Why it is unavailable, and what is available.
         reason: String,
     },
-    /// A device took part in nothing since: it was unplugged, reset or destroyed. What lay in its memory is lost.
+    /// A device was unplugged, reset or destroyed. The contents of its memory are lost.
     #[error("the device {device} is lost: {reason}")]
     DeviceLost {
         /// The device.
         device: String,
-        /// What its driver says.
+        /// The driver's message.
         reason: String,
     },
-    /// More is asked for than a device can do at once.
-    #[error("{what}: {asked} asked for, the limit of {device} is {limit}")]
+    /// A request exceeds a limit of a device.
+    #[error("{what}: {asked} requested, the limit of {device} is {limit}")]
     Limit {
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
         /// The device.
         device: String,
-        /// What was asked for.
+        /// The requested amount.
         asked: u64,
-        /// What there is.
+        /// The limit.
         limit: u64,
     },
-    /// A driver refused what kiln asked of it: a defect of one of the two.
+    /// A driver call failed unexpectedly: a defect of kiln or of the driver.
     #[error("{what} failed on {device}: {message}")]
     Driver {
-        /// What was asked.
+        /// The call.
         what: String,
         /// The device.
         device: String,
-        /// What the driver, or the library before it, says.
+        /// The message of the driver, or of the library that wraps it.
         message: String,
     },
-    /// A backend has no kernel for an operation. Others have.
+    /// A backend has no kernel for an operation that other backends support.
     #[error("{op}: {backend} has no kernel for it")]
     Unsupported {
-        /// The operation that was asked for.
+        /// The operation.
         op: &'static str,
         /// The backend.
         backend: &'static str,
     },
-    /// Quantised data is not whole blocks, or a block is malformed.
+    /// Quantised data does not consist of whole blocks, or a block is malformed.
     #[error("{format}: {reason}")]
     Format {
         /// The format.
         format: &'static str,
-        /// What is wrong with the data.
+        /// The defect of the data.
         reason: String,
     },
 }

@@ -13,20 +13,23 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Precision {
-    /// As the contract of each operation says: the bounds and special values of the table of numerics.
+    /// Keeps the contract of each operation: the bounds and special values of the table of numerics.
     #[default]
     Contract,
-    /// f32 in two parts in TF32, whose three greater products are taken: an error of at most `56 + k / 128` units of `u Σ |terms|`,
-    /// and NaN where an infinity, or a number that TF32 rounds to one, is multiplied. On Hopper; elsewhere the contract is kept.
+    /// Splits f32 into two TF32 parts and adds the three largest products: an error of at most `56 + k / 128` units of
+    /// `u Σ |terms|`, and NaN for products with an infinity or with a number that TF32 rounds to one. On Hopper; other
+    /// devices keep the contract.
     Tf32x3,
-    /// f32 in TF32, its upper 19 bits, rounded towards zero: an error of at most `2¹⁵ + k / 4 + 16` units of `u Σ |terms|`.
+    /// Rounds f32 to TF32, its upper 19 bits, towards zero: an error of at most `2¹⁵ + k / 4 + 16` units of `u Σ
+    /// |terms|`.
     Tf32,
-    /// f32, and weights in blocks, to the nearest bf16, 8 significant bits: an error of at most `2¹⁶ + k / 8 + 144` units of
-    /// `u Σ |terms|`. A number beyond the largest of bf16 (3.39e38) is an infinity.
+    /// Rounds f32 and quantised weights to the nearest bf16, with 8 significant bits: an error of at most `2¹⁶ + k / 8
+    /// + 144` units of `u Σ |terms|`. A number beyond the largest bf16 (3.39e38) becomes an infinity.
     Bf16,
-    /// Rows that meet weights in blocks in 8 bits a block, `x ≈ max |x| / 127 · integer`, or as [`Precision::Bf16`], which is as close:
-    /// an error of at most `2¹⁶ + k / 8 + 144` units of `u Σ |terms|`, where `Σ |terms|` has the largest |x| of a block for each x of
-    /// it. Products of floats are those of [`Precision::Bf16`].
+    /// Rounds rows that are multiplied with quantised weights to 8 bits per block, `x ≈ max |x| / 127 · integer`, or as
+    /// [`Precision::Bf16`], which is as close: an error of at most `2¹⁶ + k / 8 + 144` units of `u Σ |terms|`, where `Σ
+    /// |terms|` takes the largest |x| of a block for each of its x. Products of floats are those of
+    /// [`Precision::Bf16`].
     Int8,
 }
 
@@ -56,7 +59,7 @@ impl FromStr for Precision {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Parameter`] for a name that no element of [`Precision::ALL`] has.
+    /// [`Error::Parameter`] for a name that no value in [`Precision::ALL`] has.
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|precision| precision.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.into_iter().map(Self::name).collect();

@@ -38,7 +38,7 @@ fn of_random_weights() -> Result<()> {
     let engine = Engine::new()?;
     let path = std::env::temp_dir().join(format!("kiln-lora-{}.gguf", std::process::id()));
     random_model(&path)?;
-    // Read, so that the file may go.
+    // Read into memory, so that the file can be deleted.
     let file = kiln_gguf::Model::read(&path);
     std::fs::remove_file(&path)?;
     let model = Model::from_gguf(&engine, file?)?;
@@ -132,7 +132,7 @@ fn random_model(path: &Path) -> Result<()> {
     }
     writer.set("tokenizer.ggml.model", &"llama")?;
     writer.set("tokenizer.ggml.tokens", &TOKENS.to_vec())?;
-    // Unknown, control and normal ones.
+    // Unknown, control and normal tokens.
     writer.set("tokenizer.ggml.token_type", &vec![2, 3, 3, 1, 1, 1])?;
     writer.set("tokenizer.ggml.scores", &vec![0.0f32; TOKENS.len()])?;
     writer.set("tokenizer.ggml.add_space_prefix", &false)?;

@@ -6,21 +6,21 @@ use kiln_gguf::{Metadata, Value};
 use crate::architecture::{Architecture, Caps, Mixture, Rotation, WindowRope, Windows};
 use crate::{Error, Result};
 
-/// Layers at most: more than any model has, so that a hostile file cannot ask for memory without end.
+/// Maximum number of layers: more than any model has, so that a malicious file cannot request unlimited memory.
 pub(crate) const MOST_LAYERS: usize = 512;
 
-/// Experts of a layer at most, likewise.
+/// Maximum number of experts of a layer, for the same reason.
 const MOST_EXPERTS: usize = 4096;
 
-/// Rows of a matrix of a layer at most, likewise.
+/// Maximum number of rows of a layer's matrix, for the same reason.
 pub(crate) const MOST_ROWS: usize = 1 << 28;
 
-/// What describes a model beside its weights.
+/// The configuration of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     pub(crate) architecture: Architecture,
     pub(crate) layers: Vec<LayerKind>,
-    /// Elements of the row of a token.
+    /// Elements of a token's row.
     pub(crate) width: usize,
     /// Elements between the two products of the feed-forward network.
     pub(crate) ffn: usize,
@@ -33,33 +33,33 @@ pub(crate) struct Config {
     pub(crate) head: usize,
     pub(crate) value_head: usize,
     pub(crate) vocabulary: usize,
-    /// Tokens that the model was made for.
+    /// The context length of the model in tokens.
     pub(crate) context: usize,
     pub(crate) eps: f32,
-    /// How many elements of a query or key are rotated.
+    /// Number of rotated elements of a query or key.
     pub(crate) rotated: usize,
-    /// How queries and keys are rotated, in layers without a window and in those with one, where these differ.
+    /// The rotations of queries and keys: for layers without a window and, if different, for those with one.
     pub(crate) rotations: Vec<Rotation>,
     pub(crate) scales: Scales,
     pub(crate) caps: Caps,
 }
 
-/// Experts, and how they are chosen.
+/// Experts, and how they are selected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Experts {
     pub(crate) count: usize,
-    /// How many are chosen for a token.
+    /// Number of experts that are selected for a token.
     pub(crate) used: usize,
-    /// Elements between the two products of one.
+    /// Elements between the two products of an expert.
     pub(crate) ffn: usize,
-    /// Whether the weights of those that are chosen add up to 1.
+    /// Whether the weights of the selected experts are normalised to the sum 1.
     pub(crate) normalised: bool,
-    /// What their sum is multiplied by.
+    /// The factor of their weights.
     pub(crate) scale: f32,
 }
 
 impl Experts {
-    /// Reads what a file says of experts, where it has any. `ffn`: the elements between products of networks.
+    /// Reads the keys about experts, if the file has any. `ffn`: the elements between the products of a network.
     fn read(keys: &Keys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Self>> {
         let count = keys.find_count("expert_count")?.unwrap_or(0);
         match (architecture.mixture, count) {
@@ -97,22 +97,22 @@ impl Experts {
     }
 }
 
-/// What tells the layers of a model apart.
+/// The properties in which layers of a model differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LayerKind {
-    /// How many keys a query sees, the last ones, its own included.
+    /// Number of keys that a query sees: the last ones, including its own.
     pub(crate) window: Option<u32>,
-    /// Which of [`Config::rotations`] queries and keys have, if any.
+    /// Index into [`Config::rotations`], if queries and keys are rotated.
     pub(crate) rotation: Option<usize>,
 }
 
-/// What numbers are multiplied by.
+/// Scale factors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scales {
     pub(crate) embedding: f32,
-    /// The products of queries and keys.
+    /// For the products of queries and keys.
     pub(crate) scores: f32,
-    /// What attention and the feed-forward network give, before it is added.
+    /// For the outputs of attention and the feed-forward network before they are added.
     pub(crate) residual: f32,
     pub(crate) logits: f32,
 }
@@ -152,7 +152,7 @@ impl<'a> Keys<'a> {
         Ok(self.metadata.find::<bool>(&self.key(name))?)
     }
 
-    /// A number that must be finite and above zero where it is there.
+    /// An optional number, which must be finite and positive.
     pub(crate) fn positive(&self, name: &str) -> Result<Option<f32>> {
         match self.find_number(name)? {
             Some(number) if !(number.is_normal() && number > 0.0) => {
@@ -162,7 +162,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A cap, which must be finite and above zero; zero means no cap.
+    /// A cap, which must be finite and positive; zero means no cap.
     fn cap(&self, name: &str, default: Option<f32>) -> Result<Option<f32>> {
         match self.find_number(name)? {
             None => Ok(default),
@@ -171,7 +171,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Which of the layers have a window: an array of truths or of integers, or the length of a pattern whose last layer has none.
+    /// Which layers have a window: an array of booleans or integers, or the length of a pattern whose last layer has
+    /// none.
     fn windowed(&self, layers: usize, default: Option<usize>) -> Result<Vec<bool>> {
         let name = "attention.sliding_window_pattern";
         let pattern = match self.metadata.value(&self.key(name)) {
@@ -207,8 +208,8 @@ impl Config {
     /// Reads the configuration of a model from its metadata and the number of rows of its embedding.
     ///
     /// # Errors
-    /// [`Error::NotADecoder`] and [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type;
-    /// [`Error::Model`] where numbers contradict one another, and where they ask for what is not computed.
+    /// [`Error::NotADecoder`] and [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and keys of
+    /// another type; [`Error::Model`] for numbers that contradict one another or request unsupported features.
     pub(crate) fn read(metadata: Metadata<'_>, vocabulary: usize) -> Result<Self> {
         let name: &str = metadata.get("general.architecture")?;
         let architecture = Architecture::find(name)?;
@@ -242,7 +243,7 @@ impl Config {
                 embedding: keys.positive("embedding_scale")?.unwrap_or(scaled_embedding),
                 scores,
                 residual: keys.positive("residual_scale")?.unwrap_or(1.0),
-                // Files have its reciprocal.
+                // Files contain the reciprocal.
                 logits: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
             },
             caps: Caps {
@@ -255,10 +256,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Which layers have a window, and how each rotates queries and keys.
+    /// Which layers have a window, and the rotation of queries and keys in each.
     fn layers(keys: &Keys<'_>, architecture: &Architecture, context: usize) -> Result<(Vec<LayerKind>, Vec<Rotation>)> {
         let layers = keys.count("block_count")?;
-        // Before memory is asked for.
+        // Checked before memory is allocated.
         if layers == 0 || layers > MOST_LAYERS {
             return Err(keys.refused(format!("{layers} layers; 1 to {MOST_LAYERS} are expected")));
         }
@@ -296,7 +297,7 @@ impl Config {
         Ok((windowed.into_iter().enumerate().map(kind).collect(), rotations))
     }
 
-    /// Refuses what would change results and is not computed, rather than ignore it.
+    /// Refuses unsupported features that would change results, rather than ignore them.
     fn refuse_what_is_not_computed(&self, keys: &Keys<'_>) -> Result<()> {
         let other = |name: &str, than: usize| Ok::<_, Error>(keys.find_count(name)?.is_some_and(|n| n != than));
         let refused = if keys.find_truth("attention.causal")? == Some(false) {
@@ -331,7 +332,7 @@ impl Config {
         if let Some((what, _)) = counts.iter().find(|&&(_, count)| count == 0) {
             return refused(format!("{what} is zero"));
         }
-        // Sums and products of extents fit 32 bits, too.
+        // Sums and products of extents fit 32 bits too.
         let rows = self.heads.saturating_mul(self.head.max(self.value_head));
         if let Some(large) = [self.width, self.ffn, of_expert, rows].into_iter().find(|&extent| extent > MOST_ROWS) {
             return refused(format!("a matrix of {large} rows; at most {MOST_ROWS} are expected"));

@@ -8,17 +8,17 @@ use crate::architecture::encoder::{Config, Pass, Weights};
 use crate::weights::Source;
 use crate::{Error, Folder, Result, Tokenizer};
 
-/// Tokens that are computed at once, those included that fill texts up.
+/// Tokens that are computed at once, padding included.
 const ROWS: usize = 2048;
 
-/// Tokens of all graphs that are kept, as each has its memory.
+/// Tokens of all cached graphs, because each has its own memory.
 const KEPT_ROWS: usize = 4 * ROWS;
 
 /// How the rows of the tokens of a text become its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {
-    /// The mean of all rows, those of `[CLS]` and `[SEP]` included.
+    /// The mean of all rows, including those of `[CLS]` and `[SEP]`.
     Mean,
     /// The row of the first token, `[CLS]`.
     Cls,
@@ -42,19 +42,19 @@ pub struct EmbeddingOptions {
 }
 
 impl Default for EmbeddingOptions {
-    /// The pooling of the model, length 1, and errors for texts that are too long.
+    /// The model's pooling, length 1, and errors for texts that are too long.
     fn default() -> Self {
         Self { pooling: None, normalize: true, truncate: false, max_tokens: None }
     }
 }
 
-/// What files say of how texts become embeddings, beside the numbers of the model.
+/// Settings of files for turning texts into embeddings, in addition to the configuration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sentences {
     pub(crate) pooling: Pooling,
-    /// Tokens of a text at most.
+    /// Maximum tokens of a text.
     pub(crate) max_tokens: usize,
-    /// Whether texts are brought to lower case before they are tokenized.
+    /// Whether texts are converted to lower case before they are tokenized.
     pub(crate) lower_case: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct EmbeddingModel<'e> {
     weights: Weights,
     tokenizer: Tokenizer,
     sentences: Sentences,
-    /// Graphs that were recorded, the last used first.
+    /// Cached graphs, most recently used first.
     passes: Vec<Pass<'e>>,
 }
 
@@ -120,7 +120,7 @@ impl<'e> EmbeddingModel<'e> {
     /// The errors of [`EmbeddingModel::load`].
     pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
         let (tokenizer, sentences) = (folder.tokenizer(), folder.sentences());
-        // An architecture that is not supported is the first thing to say.
+        // Reports an unsupported architecture before other errors.
         let (config, weights) = folder.into_encoder()?;
         let mut sentences = sentences?;
         sentences.max_tokens = sentences.max_tokens.min(config.positions);
@@ -198,7 +198,7 @@ impl<'e> EmbeddingModel<'e> {
         Ok(embeddings)
     }
 
-    /// How many tokens a text may have.
+    /// Maximum number of tokens of a text.
     fn most(&self, options: EmbeddingOptions) -> Result<usize> {
         let most = options.max_tokens.unwrap_or(self.sentences.max_tokens);
         let (prefix, suffix) = self.tokenizer.around();
@@ -229,7 +229,7 @@ impl<'e> EmbeddingModel<'e> {
         }
     }
 
-    /// The graph of this many texts of this length, recorded if it was not.
+    /// The graph for this many texts of this length, recorded if it is not cached.
     fn pass(&mut self, texts: usize, length: usize) -> Result<&mut Pass<'e>> {
         let pass = match self.passes.iter().position(|pass| pass.extents() == [texts, length]) {
             Some(at) => self.passes.remove(at),
@@ -245,15 +245,15 @@ impl<'e> EmbeddingModel<'e> {
     }
 }
 
-/// The length that a text of this many tokens is filled up to: at most a quarter more, from 8 on. Graphs are recorded for few lengths
-/// so.
+/// The length to which a text of this many tokens is padded: at most a quarter more, from 8 on. This limits the number
+/// of recorded graphs.
 fn filled(tokens: usize, positions: usize) -> usize {
     let step = (tokens.next_power_of_two() / 8).max(8);
     tokens.next_multiple_of(step).min(positions)
 }
 
-/// Texts that are computed together, by their places, and the length that they are filled up to. As many texts as a power of two are
-/// together, which keeps the number of graphs small, too.
+/// Groups of texts that are computed together, by their indices, and the length to which they are padded. The size of a
+/// group is a power of two, which also limits the number of graphs.
 fn groups(tokens: &[Vec<u32>], positions: usize) -> Vec<(Vec<usize>, usize)> {
     let length = |place: usize| filled(tokens[place].len(), positions);
     let mut places: Vec<usize> = (0..tokens.len()).collect();
@@ -271,8 +271,8 @@ fn groups(tokens: &[Vec<u32>], positions: usize) -> Vec<(Vec<usize>, usize)> {
     groups
 }
 
-/// An embedding, of length 1 where that is wanted; `None` where an element is not finite. One of zeros, which has no direction, stays
-/// what it is.
+/// An embedding, normalised to length 1 if requested; `None` if an element is not finite. Zeros, which have no
+/// direction, stay unchanged.
 fn finished(row: &[f32], normalize: bool) -> Option<Vec<f32>> {
     if !row.iter().all(|x| x.is_finite()) {
         return None;
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(finished(&[3.0, -4.0], true).unwrap(), [0.6, -0.8]);
         assert_eq!(finished(&[3.0, -4.0], false).unwrap(), [3.0, -4.0]);
         assert_eq!(finished(&[0.0, 0.0], true).unwrap(), [0.0, 0.0]);
-        // The squares of neither are f32.
+        // The squares of both are outside of the range of f32.
         assert_eq!(finished(&[3e38, 0.0], true).unwrap(), [1.0, 0.0]);
         assert_eq!(finished(&[1e-40, 0.0], true).unwrap(), [1.0, 0.0]);
         for wrong in [f32::NAN, f32::INFINITY] {

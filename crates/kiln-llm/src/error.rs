@@ -11,40 +11,40 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A model file is damaged, or lacks something.
+    /// A model file is damaged or incomplete.
     #[error(transparent)]
     File(#[from] kiln_gguf::Error),
-    /// A file of a folder is damaged, lacks something, or asks for what is not computed.
+    /// A file of a folder is damaged or incomplete, or requests unsupported features.
     #[error("{}: {reason}", path.display())]
     Folder {
         /// The file, or the folder where a file is missing.
         path: PathBuf,
-        /// What is wrong, with the tensor or the key, and what was expected.
+        /// The defect, with the tensor or the key, and what was expected.
         reason: String,
     },
-    /// A tokenizer.json is not JSON, or not of the form of such files.
+    /// A tokenizer.json is not JSON, or does not have the structure of such files.
     #[error("tokenizer.json: {0}")]
     Json(#[from] serde_json::Error),
-    /// The model has a tokenizer of a kind that kiln does not have.
+    /// The model has an unsupported kind of tokenizer.
     #[error("the tokenizer {found:?} is not supported, {supported} are")]
     UnsupportedTokenizer {
-        /// What the file names.
+        /// The kind in the file.
         found: String,
-        /// What is supported.
+        /// The supported kinds.
         supported: &'static str,
     },
-    /// An operation failed, or a device.
+    /// An operation or a device failed.
     #[error(transparent)]
     Kiln(#[from] kiln::Error),
-    /// The model is of an architecture that kiln does not have.
+    /// The model has an unsupported architecture.
     #[error("the architecture {found:?} is not supported, these are: {supported}")]
     UnsupportedArchitecture {
-        /// What the file names.
+        /// The architecture in the file.
         found: String,
-        /// What is supported.
+        /// The supported architectures.
         supported: String,
     },
-    /// The model is an encoder, and a decoder is needed.
+    /// The model is an encoder, but a decoder is required.
     #[error(
         "{architecture} models are encoders: they give texts embeddings and do not continue them. Load it as an EmbeddingModel, or \
          run `kiln-llm embed`"
@@ -53,7 +53,7 @@ pub enum Error {
         /// The architecture of the model.
         architecture: &'static str,
     },
-    /// The model is a decoder, and an encoder is needed.
+    /// The model is a decoder, but an encoder is required.
     #[error(
         "{architecture} models are decoders: they continue texts, and kiln takes no embeddings from them. Embeddings come from \
          encoders: {supported}"
@@ -61,102 +61,102 @@ pub enum Error {
     NotAnEncoder {
         /// The architecture of the model.
         architecture: &'static str,
-        /// The encoders that there are.
+        /// The supported encoders.
         supported: String,
     },
-    /// The model contradicts itself, or asks for what is not computed.
+    /// The model contradicts itself, or requests unsupported features.
     #[error("{what}: {reason}")]
     Model {
         /// The part of it.
         what: &'static str,
-        /// What is wrong and what was expected.
+        /// The defect, and what was expected.
         reason: String,
     },
-    /// An adapter is damaged, asks for what is not computed, or is used where it cannot be.
+    /// An adapter is damaged, requests unsupported features, or cannot be used here.
     #[error("the adapter {adapter}: {reason}")]
     Adapter {
-        /// Its path, or the name that it was given.
+        /// Its path or given name.
         adapter: String,
-        /// What is wrong and what was expected.
+        /// The defect, and what was expected.
         reason: String,
     },
     /// An adapter is for models of another architecture.
     #[error("the adapter {adapter} is for models of the architecture {found:?}, and the model is of {model:?}")]
     AdapterArchitecture {
-        /// Its path, or the name that it was given.
+        /// Its path or given name.
         adapter: String,
         /// The architecture that the adapter names.
         found: String,
         /// The architecture of the model.
         model: &'static str,
     },
-    /// The matrices of an adapter do not fit a projection of the model.
+    /// The matrices of an adapter do not match a projection of the model.
     #[error(
         "the adapter {adapter} does not fit the model: of layer {layer}, {projection} it maps {found:?} and the model {expected:?} \
          (inputs, outputs). It was made for a model of another size"
     )]
     AdapterShape {
-        /// Its path, or the name that it was given.
+        /// Its path or given name.
         adapter: String,
         /// The number of the layer, from 0 on.
         layer: usize,
-        /// The projection as GGUF files name it.
+        /// The projection's name in GGUF files.
         projection: &'static str,
         /// The inputs and outputs of the adapter.
         found: [usize; 2],
         /// Those of the model.
         expected: [usize; 2],
     },
-    /// A session does not fit the memory of the GPU that its layers are to run on.
+    /// A session does not fit the memory of the GPU that is to run its layers.
     #[error("{}", out_of_memory(plan, *largest))]
     OutOfMemory {
-        /// What it would take.
+        /// The memory that it would take.
         plan: Box<MemoryPlan>,
-        /// The largest context that fits, if any does.
+        /// The largest context that fits, if any.
         largest: Option<usize>,
     },
-    /// A session has no room for more tokens.
+    /// A session is full.
     #[error("{asked} tokens do not fit a context of {context}: make a session with a larger one, or truncate it")]
     ContextFull {
-        /// How many tokens the session has room for.
+        /// The maximum number of tokens of the session.
         context: usize,
-        /// How many it would have.
+        /// The number of tokens that it would have.
         asked: usize,
     },
-    /// There is no place for another sequence.
+    /// The maximum number of sequences is reached.
     #[error(
         "all {most} places for sequences are taken: wait until one ends, remove one, or make room for more \
          (SequencesOptions::most)"
     )]
     SequencesFull {
-        /// How many sequences there may be.
+        /// The maximum number of sequences.
         most: usize,
     },
-    /// There is no such sequence.
+    /// The sequence does not exist.
     #[error("there is no sequence {sequence}: it has ended, was removed, or is another value's")]
     UnknownSequence {
-        /// What was asked for.
+        /// The requested sequence.
         sequence: SequenceId,
     },
-    /// One of several sequences has no next token.
+    /// The next token of one of several sequences cannot be computed.
     #[error("sequence {sequence}: {source}")]
     Sequence {
-        /// Which.
+        /// The sequence.
         sequence: SequenceId,
-        /// Why.
+        /// The reason.
         source: Box<Error>,
     },
-    /// A text has no tokens, or more than a model takes.
+    /// A text has no tokens, or too many for the model.
     #[error(
         "text {text}, counted from 0, has {tokens} tokens, 1 to {most} are possible: leave out one without tokens, and shorten a longer \
          one or have it truncated (EmbeddingOptions::truncate, `kiln-llm embed --truncate`)"
     )]
     TextLength {
-        /// The place of the text among those that were given, from 0 on.
+        /// The index of the text among the given ones, from 0.
         text: usize,
-        /// How many tokens it has, those that the model adds included.
+        /// Its number of tokens, including those that the model adds.
         tokens: usize,
-        /// How many the model takes at most, or was allowed to.
+        /// The maximum of the model or of the options.
         most: usize,
     },
     /// A token that the model does not have.
@@ -167,7 +167,7 @@ pub enum Error {
         /// How many tokens there are.
         vocabulary: usize,
     },
-    /// A parameter of a sampler makes no sense, or forbids every token.
+    /// A parameter of a sampler is invalid, or excludes every token.
     #[error("the sampler's {parameter}: {reason}")]
     Sampler {
         /// The field of [`crate::Sampler`].
@@ -175,28 +175,28 @@ pub enum Error {
         /// What was found and what is expected.
         reason: String,
     },
-    /// The model gave logits that are not numbers: its weights hold such, or the numbers overflow.
+    /// The model computed logits that are not numbers: its weights contain some, or the numbers overflow.
     #[error("the logit of token {token} is not a number: the weights are damaged, or their numbers overflow")]
     NotANumber {
         /// The first token.
         token: usize,
     },
-    /// The embedding of a text has elements that are not finite: the weights hold such, or the numbers overflow.
+    /// The embedding of a text has elements that are not finite: the weights contain some, or the numbers overflow.
     #[error(
         "the embedding of text {text}, counted from 0, is not finite: the weights are damaged, or their numbers overflow"
     )]
     NotFinite {
-        /// The place of the text among those that were given, from 0 on.
+        /// The index of the text among the given ones, from 0.
         text: usize,
     },
     /// A chat template is not valid, failed, or refuses a conversation.
     #[cfg(feature = "chat")]
     #[error("the chat template failed: {reason}")]
     Template {
-        /// What is wrong, with the line where it is known.
+        /// The reason, with the line if it is known.
         reason: String,
     },
-    /// The model has no chat template, or none of a name.
+    /// The model has no chat template, or not the named one.
     #[cfg(feature = "chat")]
     #[error(
         "the model has no chat template {wanted:?} ({found} was found): give one that fits the model, with ChatTemplate::new or \
@@ -205,7 +205,7 @@ pub enum Error {
     MissingTemplate {
         /// The name.
         wanted: String,
-        /// The names that there are.
+        /// The existing names.
         found: String,
     },
     /// The vocabulary contradicts itself.
@@ -213,12 +213,12 @@ pub enum Error {
     Vocabulary {
         /// The key, or the part of the file.
         what: &'static str,
-        /// What is wrong and what was expected.
+        /// The defect, and what was expected.
         reason: String,
     },
 }
 
-/// What does not fit, and what to do.
+/// Says what does not fit, and what to do.
 fn out_of_memory(plan: &MemoryPlan, largest: Option<usize>) -> String {
     let part = plan.parts.iter().find(|part| !part.fits());
     let what = part.map_or_else(String::new, |part| {

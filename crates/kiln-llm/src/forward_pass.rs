@@ -15,7 +15,7 @@ use crate::session::rows_for;
 use crate::weights::Source;
 use crate::{Adapter, Error, Result};
 
-/// What this module is called in errors.
+/// The name of this module in errors.
 const WHAT: &str = "forward pass";
 
 /// The numbers of a decoder, as a [`ForwardPass`] computes it.
@@ -33,7 +33,7 @@ pub struct ForwardShape {
     pub intermediate: usize,
     /// The number of layers.
     pub layers: usize,
-    /// The number of tokens that the model tells apart.
+    /// The number of tokens of the vocabulary.
     pub vocabulary: usize,
     /// Positions that there is room for.
     pub context: usize,
@@ -65,7 +65,7 @@ pub struct ForwardPass<'e> {
     tensors: HashMap<String, Tensor>,
     caches: Vec<[State; 2]>,
     adapters: Vec<Adapter>,
-    /// Made when something is computed, and again after other weights or adapters were given.
+    /// Built at the first computation, and again after weights or adapters change.
     ready: Option<Ready<'e>>,
 }
 
@@ -119,13 +119,13 @@ pub struct ForwardPass<'e> {
 #[cfg(feature = "gpu")]
 pub type WgslForwardPass<'e> = ForwardPass<'e>;
 
-/// The weights, and what was recorded with them.
+/// The weights, and the graphs recorded with them.
 #[derive(Debug)]
 struct Ready<'e> {
     weights: Weights,
     adapters: ActiveAdapters,
     steps: Vec<Step<'e>>,
-    /// Graphs of one layer, with their layer and their rows.
+    /// Graphs of single layers, by layer and number of rows.
     layers: HashMap<(usize, usize), Forward<'e>>,
 }
 
@@ -281,7 +281,7 @@ impl<'e> ForwardPass<'e> {
 }
 
 impl<'e> Ready<'e> {
-    /// What is there, or what these weights and adapters give.
+    /// Returns `ready`, or builds it from these weights and adapters.
     fn of<'r>(
         ready: &'r mut Option<Self>,
         tensors: &HashMap<String, Tensor>,
@@ -301,7 +301,7 @@ impl<'e> Ready<'e> {
 }
 
 impl ForwardShape {
-    /// The configuration, through the keys that a GGUF file would have, and so with all checks of such files.
+    /// Builds the configuration from the keys that a GGUF file would have, so that the checks for files apply.
     fn config(&self) -> Result<Config> {
         let count = |n: usize| n.try_into().unwrap_or(u32::MAX);
         let mut writer = Writer::new();

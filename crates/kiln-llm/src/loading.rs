@@ -24,7 +24,7 @@ pub struct ModelPlan {
     pub context: usize,
     /// The number of layers.
     pub layers: usize,
-    /// Elements of keys and values that are kept of a token, in all layers.
+    /// Elements of a token's keys and values, in all layers.
     kept: usize,
 }
 
@@ -64,10 +64,10 @@ impl ModelPlan {
 /// ```
 #[derive(Debug)]
 pub struct Loader {
-    /// The length of the file, and how much of it has come.
+    /// The length of the file, and the number of bytes received.
     file: u64,
     come: u64,
-    /// The beginning of the file, until its header is complete, and when to try that next.
+    /// The beginning of the file until its header is complete, and the length at which to parse it next.
     beginning: Vec<u8>,
     next_try: usize,
     head: Option<Head>,
@@ -75,19 +75,19 @@ pub struct Loader {
     completed: Vec<Tensor>,
 }
 
-/// What the header says.
+/// The parsed header.
 #[derive(Debug)]
 struct Head {
     header: Header,
     config: Config,
     plan: ModelPlan,
-    /// Those that are still to come, the next one last.
+    /// Missing tensors, the next one last.
     missing: Vec<Missing>,
-    /// The bytes of the next one that have come.
+    /// The next tensor's buffer, and the number of bytes received.
     filled: Option<(Buffer, usize)>,
 }
 
-/// A tensor that is still to come.
+/// A tensor that has not been received yet.
 #[derive(Debug)]
 struct Missing {
     name: String,
@@ -96,7 +96,7 @@ struct Missing {
     bytes: usize,
 }
 
-/// Bytes from which on a header is looked for.
+/// Number of bytes at which the header is first parsed.
 const FIRST_TRY: usize = 1 << 10;
 
 impl Loader {
@@ -132,7 +132,7 @@ impl Loader {
         if self.beginning.len() < self.next_try && self.come < self.file {
             return Ok(());
         }
-        // Tried again when twice as much has come, so that a long header is not read over and over.
+        // Parses again after the length has doubled, so that a long header is not parsed many times.
         self.next_try = self.beginning.len().saturating_mul(2);
         let Some(header) = Header::parse(&self.beginning, self.file)? else { return Ok(()) };
         let head = self.head.insert(Head::new(header)?);
@@ -158,7 +158,7 @@ impl Loader {
     pub fn finish(self, engine: &Engine) -> Result<Model<'_>> {
         let (come, file) = (self.come, self.file);
         if self.head.is_none() && come == file {
-            // What is wrong with it, as with a file without bytes.
+            // Reports the defect of the header, or of an empty file.
             Header::parse(&self.beginning, file)?;
         }
         let cut = || Error::model("file", format!("it ends after {come} of {file} bytes: load it again"));
@@ -174,7 +174,7 @@ impl Head {
         let embedding = header.infos().iter().find(|info| info.name() == "token_embd.weight");
         let rows = embedding.and_then(|info| info.extents().get(1)).map_or(0, |&rows| rows as usize);
         let config = Config::read(metadata, rows)?;
-        // What is wrong with a vocabulary is known before the weights come.
+        // Reports a defect of the vocabulary before the weights arrive.
         Tokenizer::from_gguf(metadata)?.check_rows(config.vocabulary)?;
         let mut missing = Vec::with_capacity(header.infos().len());
         for info in header.infos() {
@@ -184,7 +184,7 @@ impl Head {
         missing.sort_by_key(|tensor| std::cmp::Reverse((tensor.start, tensor.bytes)));
         let plan = ModelPlan {
             architecture: config.architecture.name,
-            // The file of a page of 32 bits may be larger than its memory.
+            // On a page with 32 bits a file may exceed the memory.
             weights: missing.iter().map(|tensor| tensor.bytes).fold(0, usize::saturating_add),
             largest: missing.iter().map(|tensor| tensor.bytes).max().unwrap_or(0),
             parameters: header.infos().iter().map(|info| info.elements()).sum(),
@@ -195,7 +195,7 @@ impl Head {
         Ok(Self { config, plan, missing, filled: None, header })
     }
 
-    /// Takes bytes of the file from byte `begins` on.
+    /// Takes bytes of the file, beginning at byte `begins`.
     fn take(
         &mut self,
         bytes: &[u8],
@@ -210,7 +210,7 @@ impl Head {
                 None if next.start < ends || next.bytes == 0 => (Buffer::with_bytes(next.ty.dtype, next.bytes)?, 0),
                 None => break,
             };
-            // Nothing before the first byte that is missing is needed any more.
+            // Bytes before the first missing byte are skipped.
             let skipped = (next.start + filled as u64).saturating_sub(begins).min(bytes.len() as u64) as usize;
             let n = (bytes.len() - skipped).min(next.bytes - filled);
             buffer.as_mut().as_bytes()[filled..filled + n].copy_from_slice(&bytes[skipped..skipped + n]);

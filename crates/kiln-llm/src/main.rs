@@ -30,9 +30,9 @@ use program::embed::POOLINGS;
 use program::input::Input;
 use program::options::{DeviceOption, ExecutionOptions, GenerationOptions};
 
-/// Runs language models in GGUF files and in folders of safetensors, and looks into them.
+/// Runs and inspects language models in GGUF files and in folders of safetensors.
 ///
-/// Exit codes: 0 success; 1 something failed, and the message says what; 2 wrong arguments; 130 ended by Ctrl-C.
+/// Exit codes: 0 success; 1 failure, explained by a message; 2 invalid arguments; 130 ended by Ctrl-C.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Program {
@@ -44,70 +44,71 @@ struct Program {
 enum Command {
     /// Continue a text
     ///
-    /// Tokens are printed as they come. Where the standard error is a terminal, rates are printed there at the end. A step runs
-    /// where it is predicted to take the least time; --explain shows the prediction.
+    /// Tokens are printed as they are generated. If standard error is a terminal, rates are printed there at the end. A
+    /// step runs where it is predicted to take the least time; --explain shows the prediction.
     #[command(after_help = "Example: kiln-llm run model.gguf 'Once upon a time' -n 200 --temperature 0")]
     Run {
         #[command(flatten)]
         file: File,
         /// The text to continue; `-` reads it from standard input
         prompt: String,
-        /// Tokens to make at most
+        /// Maximum number of tokens to generate
         #[arg(short = 'n', long, default_value_t = 128)]
         tokens: usize,
         #[command(flatten)]
         generation: GenerationOptions,
-        /// Print the numbers of tokens alone, in one line
+        /// Print only the token numbers, in one line
         #[arg(long)]
         ids: bool,
         /// Print where a token is computed, and why, before the text
         #[arg(long)]
         explain: bool,
     },
-    /// Talk with a model
+    /// Chat with a model
     ///
-    /// Each line of the standard input is a message; the answer is printed as it comes. /clear forgets the conversation, /quit or the
-    /// end of the input ends it. Ctrl-C stops an answer. Text that spells a special token stays text.
+    /// Each line of standard input is a message; the answer is printed as it is generated. /clear forgets the
+    /// conversation, /quit or the end of the input ends it. Ctrl-C stops an answer. Text that spells a special token
+    /// stays text.
     #[cfg(feature = "chat")]
     #[command(after_help = "Example: kiln-llm chat model.gguf --system 'Answer in one sentence.'")]
     Chat {
         #[command(flatten)]
         file: File,
-        /// Instructions for the whole conversation: the system's message
+        /// Instructions for the whole conversation (the system message)
         #[arg(long, value_name = "TEXT")]
         system: Option<String>,
-        /// A file with the chat template [default: that of the model]
+        /// A file with the chat template [default: the model's template]
         #[arg(long, value_name = "FILE")]
         template: Option<PathBuf>,
-        /// The name of one of several templates of the model
+        /// The name of one of the model's templates
         #[arg(long, value_name = "NAME", conflicts_with = "template")]
         template_name: Option<String>,
-        /// Tokens of an answer at most [default: until the model ends it]
+        /// Maximum number of tokens of an answer [default: until the model ends it]
         #[arg(short = 'n', long)]
         tokens: Option<usize>,
         #[command(flatten)]
         generation: GenerationOptions,
     },
-    /// Measure how many tokens a model takes and makes in a second
+    /// Measure how many tokens per second a model processes and generates
     ///
-    /// Prints the mean of all repetitions and their standard deviation, after one that is not counted. The tokens of the prompt are
-    /// made up, and the likeliest token follows. With --batch several sequences are computed at once: each has a prompt of its own, and a
-    /// step makes a token for each of them.
+    /// Prints the mean of all repetitions and their standard deviation; a first repetition is not counted. The tokens
+    /// of the prompt are arbitrary, and the likeliest token is always chosen. With --batch several sequences are
+    /// computed at once: each has its own prompt, and a step generates a token for each of them.
     #[command(after_help = "Examples: kiln-llm bench model.gguf --device cuda -p 2048 --depth 8192\n          \
                             kiln-llm bench model.gguf -p 128 -n 64 --batch 1,8,16")]
     Bench {
         #[command(flatten)]
         file: File,
-        /// Tokens of the prompt; 0 leaves this test out, unless --batch is given
+        /// Tokens of the prompt; 0 skips this test, unless --batch is given
         #[arg(short = 'p', long, default_value_t = 512)]
         prompt: usize,
-        /// Tokens that are made one by one; 0 leaves this test out
+        /// Tokens to generate one by one; 0 skips this test
         #[arg(short = 'n', long, default_value_t = 128)]
         tokens: usize,
-        /// Tokens that come before
+        /// Tokens in the context before each test
         #[arg(long, default_value_t = 0, conflicts_with = "batch")]
         depth: usize,
-        /// Numbers of sequences at once, 1 to 64: measures each instead of a single sequence
+        /// Numbers of simultaneous sequences, 1 to 64: measures each instead of a single sequence
         #[arg(conflicts_with = "lora", long, value_delimiter = ',', value_name = "N,N,...")]
         batch: Vec<usize>,
         /// Repetitions, at least one
@@ -116,59 +117,61 @@ enum Command {
         /// Print an array with an object for each test
         #[arg(long)]
         json: bool,
-        /// Time the kernels of a GPU instead: those of a prompt, and of a token behind it. They run one by one then, so their sum is more
-        /// than a token takes
+        /// Time the kernels of a GPU instead, for a prompt and for a token after it. The kernels then run one by one,
+        /// so their sum exceeds the time of a token
         #[arg(long, conflicts_with_all = ["batch", "json", "repetitions"])]
         profile: bool,
         #[command(flatten)]
         execution: ExecutionOptions,
     },
-    /// Print the embeddings of texts: vectors whose directions say what the texts mean
+    /// Print the embeddings of texts: vectors whose directions represent the meaning of the texts
     ///
-    /// For encoders: BERT and models made of it, such as all-MiniLM-L6-v2. Each embedding is a line of numbers, of length 1 unless
-    /// --no-normalize is given. A text with more tokens than the model takes is an error unless --truncate is given.
+    /// For encoders: BERT and models based on it, such as all-MiniLM-L6-v2. Each embedding is a line of numbers, of
+    /// length 1 unless --no-normalize is given. A text with more tokens than the model supports is an error unless
+    /// --truncate is given.
     #[command(
         after_help = "Example: kiln-llm embed all-MiniLM-L6-v2 --similarity 'A cat sits on the mat.' 'There is a kitten on the rug.'"
     )]
     Embed {
         #[command(flatten)]
         file: File,
-        /// The texts [default: the lines of the standard input]
+        /// The texts [default: the lines of standard input]
         #[arg(value_name = "TEXT")]
         texts: Vec<String>,
-        /// Print the cosines of all pairs of texts instead, a line for each text
+        /// Print the cosines of all pairs of texts instead, one line for each text
         #[arg(long, conflicts_with = "no_normalize")]
         similarity: bool,
         /// Print an object with the arrays `texts` and `embeddings`, or `similarity`
         #[arg(long)]
         json: bool,
-        /// How the rows of the tokens of a text become one: mean, cls (the first) or last [default: that of the model]
+        /// How to pool the rows of a text's tokens: mean, cls (the first) or last [default: the model's pooling]
         #[arg(long, value_name = "POOLING", value_parser = PossibleValuesParser::new(POOLINGS.map(|(name, _)| name)).try_map(pooling))]
         pooling: Option<Pooling>,
-        /// Leave embeddings as long as they are
+        /// Do not normalise embeddings to length 1
         #[arg(long)]
         no_normalize: bool,
-        /// Cut texts with too many tokens: their first ones stay
+        /// Truncate texts with too many tokens to their first ones
         #[arg(long)]
         truncate: bool,
-        /// Tokens of a text at most, those that the model adds included [default: those of the model]
+        /// Maximum number of tokens of a text, including those that the model adds [default: the model's maximum]
         #[arg(long, value_name = "N")]
         max_tokens: Option<usize>,
         #[command(flatten)]
         device: DeviceOption,
     },
-    /// Print the logits of the token that follows others
+    /// Print the logits of the next token
     ///
-    /// Tokens are given by their numbers, so that a text and its tokenizer play no part: to compare models, devices and programs.
+    /// Tokens are given by their numbers, which excludes differences between tokenizers: to compare models, devices and
+    /// programs.
     #[command(
-        // To compare what is computed and not what is kept.
+        // Compares computations without the error of a rounded cache.
         mut_arg("cache", |cache| cache.default_value("f32")),
         after_help = "Example: kiln-llm logits model.gguf --tokens 1,15043,3186 --top 5"
     )]
     Logits {
         #[command(flatten)]
         file: File,
-        /// The numbers of the tokens
+        /// The token numbers
         #[arg(long, required = true, value_delimiter = ',', value_name = "ID,ID,...")]
         tokens: Vec<u32>,
         /// Print this many of the likeliest tokens
@@ -177,16 +180,16 @@ enum Command {
         /// Print all logits: an object with the arrays `tokens` and `logits`
         #[arg(long)]
         json: bool,
-        /// Tokens that there is room for, as of the command run
+        /// Maximum number of tokens, as in the command run
         #[arg(long)]
         ctx: Option<usize>,
         #[command(flatten)]
         execution: ExecutionOptions,
     },
-    /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
+    /// Print the metadata, tensors, types and sizes of a model, and which parts of it kiln cannot use
     ///
-    /// Strings are printed with escapes and long values in short. Of a model in several files (NAME-00001-of-0000N.gguf) name
-    /// the first.
+    /// Strings are printed with escapes, and long values are abbreviated. For a model in several files
+    /// (NAME-00001-of-0000N.gguf) name the first.
     #[command(after_help = "Example: kiln-llm inspect model.gguf")]
     Inspect {
         #[command(flatten)]
@@ -194,27 +197,29 @@ enum Command {
     },
     /// Measure how well a model predicts a text
     ///
-    /// The text is cut into parts, and the second half of each is scored given what comes before it there, as llama.cpp does: the
-    /// perplexity is the exponential of the mean of -ln p. Lower is better; models of the same vocabulary compare.
+    /// The text is divided into parts, and the second half of each is scored given the preceding tokens of the part, as
+    /// in llama.cpp: the perplexity is the exponential of the mean of -ln p. Lower is better; values of models with the
+    /// same vocabulary are comparable.
     #[command(after_help = "Example: kiln-llm perplexity model.gguf wiki.test.raw --chunks 20")]
     Perplexity {
         #[command(flatten)]
         file: File,
-        /// The file of the text, in UTF-8
+        /// The text file, in UTF-8
         text: PathBuf,
         /// Tokens of a part
         #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
         ctx: u32,
-        /// Parts at most [default: all]
+        /// Maximum number of parts [default: all]
         #[arg(long)]
         chunks: Option<NonZeroUsize>,
         #[command(flatten)]
         execution: ExecutionOptions,
     },
-    /// Write a model with its matrices in another type
+    /// Write a copy of a model with its matrices in another type
     ///
-    /// Norms and biases stay what they are; with a quantised type the matrix of the logits becomes Q6_K or Q8_0; q4_k_m and
-    /// q5_k_m give the matrices whose errors count most Q6_K. FILE is a GGUF file, and a file OUT is replaced once the new one is complete.
+    /// Norms and biases keep their types. With a quantised type the matrix of the logits becomes Q6_K or Q8_0; q4_k_m
+    /// and q5_k_m use Q6_K for the matrices whose errors matter most. FILE is a GGUF file. An existing file OUT is
+    /// replaced when the new one is complete.
     #[command(after_help = "Example: kiln-llm quantize model-f16.gguf model-q4_k_m.gguf q4_k_m")]
     Quantize {
         #[command(flatten)]
@@ -225,7 +230,7 @@ enum Command {
         /// The type of most matrices
         #[arg(value_name = "TYPE", ignore_case = true, value_parser = PossibleValuesParser::new(Recipe::names()).try_map(recipe))]
         recipe: Recipe,
-        /// Quantise matrices again that are quantised already: their errors add up
+        /// Quantise matrices that are already quantised: the errors of both add up
         #[arg(long)]
         again: bool,
     },
@@ -233,21 +238,21 @@ enum Command {
     ///
     /// FILE may be a GGUF file, a folder or a tokenizer.json.
     ///
-    /// The model's own tokens around a text (BOS, EOS) are added as the model wants them. Text that spells a special token stays
-    /// text unless --parse-special is given.
+    /// The model's own tokens around a text (BOS, EOS) are added as the model specifies. Text that spells a special
+    /// token stays text unless --parse-special is given.
     #[command(after_help = "Example: kiln-llm tokenize model.gguf 'Once upon a time'")]
     Tokenize {
         #[command(flatten)]
         file: File,
         /// The text; `-` reads it from standard input
         text: String,
-        /// Print the numbers alone, in one line
+        /// Print only the token numbers, in one line
         #[arg(long)]
         ids: bool,
         /// Add no tokens around the text
         #[arg(long)]
         no_special: bool,
-        /// Let text that spells a special token be that token
+        /// Recognise special tokens in the text
         #[arg(long)]
         parse_special: bool,
     },
@@ -280,12 +285,12 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(code) => code,
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed it.
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // What was printed before belongs before the error.
+            // Earlier output must precede the error.
             let _ = out.flush();
             eprintln!("kiln-llm: {error}");
             ExitCode::FAILURE
@@ -349,13 +354,13 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The way of pooling of this name, which is one of the possible values.
+/// The pooling with this name, which is one of the possible values.
 fn pooling(name: String) -> Result<Pooling, String> {
     let found = POOLINGS.into_iter().find(|(known, _)| *known == name);
     found.map(|(_, pooling)| pooling).ok_or_else(|| format!("{name:?} is no way of pooling"))
 }
 
-/// The recipe of this name, which is one of the possible values.
+/// The recipe with this name, which is one of the possible values.
 fn recipe(name: String) -> Result<Recipe, String> {
     Recipe::find(&name).ok_or_else(|| format!("{name:?} is not a type"))
 }

@@ -17,7 +17,7 @@ use crate::{AdaptedModel, Adapter, DeviceLayers, Error, Folder, Result, Session,
 #[cfg(not(browser_gpu))]
 use crate::{MemoryPlan, Sequences, SequencesOptions};
 
-/// What to say where an adapter is given instead of a model.
+/// The message for an adapter in place of a model.
 pub(crate) const NO_MODEL: &str =
     "a model is needed here, which adapters are used with: Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
 
@@ -36,7 +36,7 @@ pub struct Model<'e> {
     templates: Templates,
 }
 
-/// What a model is made of, whatever files it comes from.
+/// The parts of a model from any kind of file.
 struct Parts {
     config: Config,
     tokenizer: Tokenizer,
@@ -93,7 +93,7 @@ impl<'e> Model<'e> {
         let tokenizer = folder.tokenizer();
         #[cfg(feature = "chat")]
         let templates = folder.templates();
-        // An architecture that is not supported is the first thing to say.
+        // Reports an unsupported architecture before other errors.
         let (config, weights) = folder.into_parts()?;
         let parts = Parts {
             config,
@@ -105,7 +105,7 @@ impl<'e> Model<'e> {
         Self::of(engine, parts)
     }
 
-    /// A model of tensors by their names in GGUF files.
+    /// A model from tensors by their names in GGUF files.
     pub(crate) fn of_tensors(
         engine: &'e Engine,
         metadata: Metadata<'_>,
@@ -172,7 +172,7 @@ impl<'e> Model<'e> {
         self.config.context
     }
 
-    /// The number of tokens that it tells apart: a vector of logits is as long.
+    /// The number of tokens of its vocabulary, which is the length of a vector of logits.
     pub fn vocabulary(&self) -> usize {
         self.config.vocabulary
     }

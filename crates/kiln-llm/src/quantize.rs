@@ -9,7 +9,7 @@ use kiln_gguf::{Model as File, TensorKind, TensorView, Writer};
 
 use crate::{Error, Result};
 
-/// Elements that are converted at once: few enough to stay small in memory, and enough for all threads.
+/// Elements that are cast at once: few enough to need little memory, and enough for all threads.
 const ELEMENTS_AT_ONCE: usize = 1 << 22;
 
 /// What the matrices of a model become.
@@ -21,8 +21,8 @@ const ELEMENTS_AT_ONCE: usize = 1 << 22;
 pub struct Recipe {
     name: &'static str,
     kind: TensorKind,
-    /// The type of the value projections and of the second products of feed-forward networks in the first and last eighth of the
-    /// layers, and in every third one between.
+    /// The type of the value projections and of the second products of feed-forward networks in the first and last
+    /// eighth of the layers, and in every third layer between.
     better: Option<TensorKind>,
     /// The value of `general.file_type`.
     file_type: u32,
@@ -70,7 +70,8 @@ impl Recipe {
         self.name
     }
 
-    /// What a matrix of this name becomes, whose rows have `row` elements. `tied`: the embedding is the matrix of the logits, too.
+    /// The new type of a matrix with this name and rows of `row` elements. `tied`: the embedding is also the matrix of
+    /// the logits.
     fn kind_of(&self, name: &str, row: u64, layers: u32, tied: bool) -> TensorKind {
         let blocks = self.kind.block_len() > 1;
         let kind = if blocks && (name == "output.weight" || tied && name == "token_embd.weight") {
@@ -78,7 +79,7 @@ impl Recipe {
         } else {
             self.better.filter(|_| gets_better(name, layers)).unwrap_or(self.kind)
         };
-        // The type with smaller blocks that is not less exact.
+        // A type with smaller blocks and at least the same precision.
         let smaller = match kind {
             TensorKind::Q2K | TensorKind::Q3K | TensorKind::Iq4Xs => TensorKind::Iq4Nl,
             TensorKind::Q4K => TensorKind::Q5_0,
@@ -91,7 +92,7 @@ impl Recipe {
     }
 }
 
-/// Whether a matrix is one of those that mixtures give the better type.
+/// Whether mixtures use the better type for a matrix.
 fn gets_better(name: &str, layers: u32) -> bool {
     let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else { return false };
     let Ok(layer) = layer.parse::<u32>() else { return false };
@@ -102,7 +103,7 @@ fn gets_better(name: &str, layers: u32) -> bool {
 
 /// Whether a tensor is a matrix of a product, or an embedding.
 fn is_matrix(name: &str, extents: &[u64]) -> bool {
-    // Positions and types of tokens are added to every token, and take little memory.
+    // Embeddings of positions and types are added to every token, and take little memory.
     let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"]
         .iter()
         .any(|end| name.ends_with(end));
@@ -179,7 +180,7 @@ impl<'f> Quantization<'f> {
         let tensors = self.conversions.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
         let mut writer = Writer::new();
         for (key, value) in self.file.metadata().iter() {
-            // The new file is one file, and says what it holds.
+            // The new file is a single file with its own types.
             if !key.starts_with("split.") && !["general.file_type", "general.quantization_version"].contains(&key) {
                 writer.set(key, &value)?;
             }
@@ -206,7 +207,7 @@ fn plan(model: &File, recipe: Recipe, again: bool) -> Result<Vec<Conversion>> {
             false => from,
         };
         if to != from {
-            // A type without kernels cannot be read.
+            // Refuses types without kernels, which cannot be read.
             info.tensor_type()?;
             if from.block_len() > 1 && to.block_len() > 1 && !again {
                 let name = name.escape_debug();
@@ -243,7 +244,7 @@ fn convert(engine: &Engine, tensor: TensorView<'_>, kind: TensorKind, to: &mut d
     Ok(())
 }
 
-/// Rows in another type. Blocks are decoded to f32 first, and f32 is what blocks are made from.
+/// Casts rows to another type. Blocks are decoded to f32 first, and encoded from f32.
 fn rows_as(engine: &Engine, from: DType, bytes: &[u8], dims: &[usize], to: DType) -> kiln::Result<Buffer> {
     let shape = Shape::new(dims)?;
     let run = |op: Op, data: Data<'_>| {

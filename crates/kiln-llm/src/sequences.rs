@@ -9,7 +9,7 @@ use crate::architecture::{Copying, Layout, Ranked, Row, Rows};
 use crate::placement::{Asked, MemoryPlan, Placing, placed};
 use crate::{Decoder, Error, Model, Result, Sampler, Session, SessionOptions, Surprises};
 
-/// The most sequences that there may be.
+/// Maximum number of sequences.
 const MOST: usize = 64;
 
 /// How several sequences are kept.
@@ -62,9 +62,9 @@ impl fmt::Display for SequenceId {
 pub enum Finish {
     /// The model ended the text.
     End,
-    /// It has as many new tokens as were asked for.
+    /// It has reached the requested number of new tokens.
     Most,
-    /// There is no room for another token.
+    /// The context is full.
     Context,
 }
 
@@ -114,22 +114,23 @@ pub struct Sequences<'m> {
     /// Keys and values of each layer, `[slots * kv_heads * context, size]`.
     caches: Vec<[State; 2]>,
     graphs: Vec<Rows<'m>>,
-    /// What computes prompts, in caches of its own, from which they are copied. What two prompts in a row begin with is computed once.
+    /// The session that computes prompts, in caches of its own, from which they are copied. A common prefix of
+    /// consecutive prompts is computed once.
     prompt: Session<'m>,
-    /// From the caches of the prompt, and from one slot to another.
+    /// Copies from the caches of the prompt, and from one slot to another.
     from_prompt: Option<Copying<'m>>,
     between: Option<Copying<'m>>,
     slots: Vec<Option<Sequence<'m>>>,
     next: u64,
 }
 
-/// A sequence. All of its tokens but the last are in the caches.
+/// A sequence. All of its tokens except the last are in the caches.
 #[derive(Debug)]
 struct Sequence<'m> {
     id: SequenceId,
     tokens: Vec<u32>,
     options: SequenceOptions,
-    /// Tokens to make at most.
+    /// Remaining number of tokens to generate.
     left: usize,
     surprises: Surprises,
     decoder: Decoder<'m>,
@@ -154,7 +155,7 @@ impl<'m> Sequences<'m> {
             let reason = format!("{most} sequences of {} tokens have more keys than 32 bits count", layout.context);
             return refused(format!("{reason}: fewer sequences or a shorter context are needed"));
         };
-        // Those of the sequences, and those of a prompt.
+        // The sequences, and the one that computes prompts.
         let asked = Asked { context: layout.context, cache, sequences: most + 1, adapters: None };
         let (placing, planned) = placed(model, asked)?;
         let prompt = Session::placed(model, session, None, placing.clone(), planned)?;
@@ -283,7 +284,7 @@ impl<'m> Sequences<'m> {
         free.ok_or(Error::SequencesFull { most: self.slots.len() })
     }
 
-    /// That there is room for a token behind this many.
+    /// Checks that there is room for another token after this many.
     fn check_room(&self, tokens: usize) -> Result<()> {
         let context = self.layout.context;
         if tokens < context { Ok(()) } else { Err(Error::ContextFull { context, asked: tokens + 1 }) }
@@ -317,7 +318,7 @@ impl<'m> Sequences<'m> {
         Ok(made.collect())
     }
 
-    /// The token that follows each of these, of all sequences.
+    /// The next token of each of these sequences.
     fn choose(&mut self, rows: &[Row]) -> Result<Vec<u32>> {
         let at = self.graph(rows.len())?;
         let (graph, vocabulary) = (&mut self.graphs[at], self.model.vocabulary());
@@ -351,7 +352,7 @@ impl<'m> Sequences<'m> {
         places.into_iter().zip(&mut sequences).map(choose).collect()
     }
 
-    /// Adds a token to the sequence of a slot, which leaves where it ends.
+    /// Appends a token to the sequence of a slot, and removes the sequence if it ends.
     fn advance(&mut self, slot: usize, token: u32) -> Option<Made> {
         let is_end = self.model.tokenizer().is_end(token);
         let context = self.layout.context;
@@ -377,7 +378,7 @@ impl<'m> Sequences<'m> {
         Some(made)
     }
 
-    /// The graph for this many sequences, recorded if it was not.
+    /// The graph for this many sequences, recorded if it is not cached.
     fn graph(&mut self, sequences: usize) -> Result<usize> {
         let rows = sequences.next_power_of_two().min(self.slots.len());
         if let Some(at) = self.graphs.iter().position(|graph| graph.rows() == rows) {
@@ -399,7 +400,7 @@ impl<'m> Sequences<'m> {
 #[derive(Debug)]
 pub struct Steps<'s, 'm> {
     sequences: &'s mut Sequences<'m>,
-    /// Those of the last step that were not returned yet.
+    /// Tokens of the last step that were not returned yet.
     made: VecDeque<Made>,
     failed: bool,
 }

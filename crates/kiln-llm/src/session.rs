@@ -10,21 +10,22 @@ use crate::config::Config;
 use crate::placement::{Asked, MemoryPlan, Placing, placed};
 use crate::{Adapter, Decoder, Error, Model, Result, Sampler, Surprises};
 
-/// Graphs for parts of texts: how many tokens each takes, and the fewest that it is worth its time for, as rows that are left over are
-/// computed in vain. The largest is for whole parts alone: what decoding weights takes is shared by more rows there.
+/// Graphs for parts of texts: the number of rows, and the minimum number of tokens for which the graph is used, because
+/// unused rows are computed in vain. The largest graph is only for whole parts: more rows share the cost of decoding
+/// weights there.
 const PARTS: [(usize, usize); 5] = [(1, 1), (8, 3), (64, 25), (512, 170), (1024, 1000)];
 
-/// The rows of the graph that the first of this many tokens are computed by.
+/// The rows of the graph that computes the first of this many tokens.
 pub(crate) fn rows_for(tokens: usize) -> usize {
     PARTS.iter().rev().find(|&&(_, fewest)| tokens >= fewest).map_or(1, |&(rows, _)| rows)
 }
 
-/// The rows of all graphs that texts of up to this many tokens are computed by.
+/// The rows of all graphs that are used for texts of up to this many tokens.
 pub(crate) fn parts_for(tokens: usize) -> impl Iterator<Item = usize> {
     PARTS.into_iter().filter(move |&(_, fewest)| tokens >= fewest).map(|(rows, _)| rows)
 }
 
-/// The fewest tokens that each graph is for, the least first.
+/// The minimum number of tokens of each graph, ascending.
 pub(crate) fn fewest_of_parts() -> impl DoubleEndedIterator<Item = usize> {
     PARTS.into_iter().map(|(_, fewest)| fewest)
 }
@@ -32,16 +33,16 @@ pub(crate) fn fewest_of_parts() -> impl DoubleEndedIterator<Item = usize> {
 /// Zeros for the keys and values of each layer, `[kv_heads, context, size]`. They take no memory before they are used.
 ///
 /// # Errors
-/// [`Error::Kiln`] for a type that a cache cannot have.
+/// [`Error::Kiln`] for an unsupported cache type.
 pub(crate) fn caches(config: &Config, dtype: DType, context: usize) -> Result<Vec<[State; 2]>> {
     let cache = |size: usize| State::zeros(dtype, &[config.kv_heads, context, size]);
     config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?])).collect()
 }
 
-/// Probabilities that are computed at once where texts are scored: 128 MiB of f32.
+/// Probabilities that are computed at once when texts are scored: 128 MiB of f32.
 const SCORED_AT_ONCE: usize = 1 << 25;
 
-/// Tokens that a session has room for unless it is said: those of the model, but not more than this.
+/// Default maximum context: the model's context, but not more than this.
 pub(crate) const CONTEXT: usize = 4096;
 
 /// How a session is made.
@@ -64,7 +65,7 @@ impl Default for SessionOptions {
 pub struct Session<'m> {
     model: &'m Model<'m>,
     context: usize,
-    /// Where the layers run, and what that was planned to take; without GPUs nothing is planned.
+    /// Where the layers run, and the memory plan; without GPUs there is no plan.
     placing: Placing,
     planned: Option<MemoryPlan>,
     /// Keys and values of each layer.
@@ -77,7 +78,7 @@ pub struct Session<'m> {
     /// The tokens so far. All but the last few are in the caches.
     tokens: Vec<u32>,
     cached: usize,
-    /// Of those tokens that Mirostat drew.
+    /// The surprises of tokens that Mirostat drew.
     surprises: Surprises,
 }
 
@@ -92,7 +93,7 @@ impl<'m> Session<'m> {
         Self::with_adapters(model, options, None)
     }
 
-    /// The same with adapters that it switches between.
+    /// The same, with adapters to switch between.
     pub(crate) fn with_adapters(
         model: &'m Model<'m>,
         options: SessionOptions,
@@ -105,7 +106,7 @@ impl<'m> Session<'m> {
         Self::placed(model, options, adapters, placing, planned)
     }
 
-    /// The tokens that a session of these options has room for.
+    /// The context of a session with these options.
     pub(crate) fn context_of(model: &Model<'_>, options: SessionOptions) -> Result<usize> {
         let config = &model.config;
         let context = options.context.unwrap_or(config.context.min(CONTEXT));
@@ -116,7 +117,7 @@ impl<'m> Session<'m> {
         Ok(context)
     }
 
-    /// A session whose layers run in these places.
+    /// A session whose layers run at these placements.
     pub(crate) fn placed(
         model: &'m Model<'m>,
         options: SessionOptions,
@@ -175,7 +176,7 @@ impl<'m> Session<'m> {
         Ok(self.cached)
     }
 
-    /// Whether the model has these tokens, and there is room for them behind others.
+    /// Checks that the model has these tokens, and that they fit after `others` tokens.
     fn check(&self, others: usize, tokens: &[u32]) -> Result<()> {
         if others + tokens.len() > self.context {
             return Err(Error::ContextFull { context: self.context, asked: others + tokens.len() });
@@ -225,7 +226,7 @@ impl<'m> Session<'m> {
         let set = steps.iter_mut().try_for_each(|step| step.set_adapters(adapters));
         let set = set.and_then(|()| scoring.iter_mut().try_for_each(|scoring| scoring.set_adapters(adapters)));
         if set.is_err() {
-            // Recorded again, they have the scales that were chosen.
+            // Recording again applies the new scales.
             steps.clear();
             *scoring = None;
         }
@@ -328,10 +329,10 @@ impl<'m> Session<'m> {
         scores
     }
 
-    /// The same for all tokens but the first `before`, which must not be none.
+    /// The same for all tokens except the first `before`, which must be at least one.
     #[cfg(not(browser_gpu))]
     fn scores(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
-        // The logits behind the last token before are needed, too.
+        // The logits after the preceding token are needed too.
         self.cached = self.cached.min(before - 1);
         while self.cached < before - 1 {
             let (cached, left) = (self.cached, before - 1 - self.cached);
@@ -352,7 +353,8 @@ impl<'m> Session<'m> {
         Ok(scores)
     }
 
-    /// The graph of scores, recorded if it was not, of as many rows as keep the probabilities of all tokens small.
+    /// The graph that scores tokens, recorded if it is not cached. The number of rows keeps the probabilities of all
+    /// tokens small.
     fn scoring(&mut self) -> Result<&mut Scoring<'m>> {
         let scoring = match self.scoring.take() {
             Some(scoring) => scoring,
@@ -386,7 +388,7 @@ impl<'m> Session<'m> {
         self.step(1)?.explain()
     }
 
-    /// Computes what is not in the caches, and nothing that follows.
+    /// Computes the tokens that are not in the caches, without the logits after them.
     pub(crate) fn fill(&mut self) -> Result<()> {
         if self.cached == self.tokens.len() {
             return Ok(());
@@ -394,7 +396,7 @@ impl<'m> Session<'m> {
         wait(self.follow(WAITING, async |step, tokens, before| step.extend(tokens, before, WAITING).await))
     }
 
-    /// The keys and values of each layer, `[kv_heads, context, size]`: those of the tokens so far once they are filled.
+    /// The keys and values of each layer, `[kv_heads, context, size]`: complete after [`Self::fill`].
     pub(crate) fn caches(&self) -> &[[State; 2]] {
         &self.caches
     }
@@ -412,8 +414,8 @@ impl<'m> Session<'m> {
             .profile()
     }
 
-    /// Computes what is not in the caches, the last part of it with `last`. Of a text that is computed already the last token is
-    /// computed again.
+    /// Computes the tokens that are not in the caches, the last part of them with `last`. If all are in the caches,
+    /// computes the last token again.
     async fn follow<T>(
         &mut self,
         waiting: Waiting,
@@ -448,7 +450,7 @@ impl<'m> Session<'m> {
         Forward::record(engine, config, weights, of, &self.caches, self.context, rows)
     }
 
-    /// The graph of this many rows, recorded if it was not.
+    /// The graph of this many rows, recorded if it is not cached.
     fn step(&mut self, rows: usize) -> Result<&mut Step<'m>> {
         let at = match self.steps.iter().position(|step| step.rows() == rows) {
             Some(at) => at,
@@ -487,7 +489,7 @@ impl Iterator for Generation<'_, '_> {
     type Item = Result<Generated>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // What is waited for completes at its first poll.
+        // The future completes at its first poll.
         wait(async { Ok(self.next_waiting(WAITING).await) }).unwrap_or_else(|error: Error| Some(Err(error)))
     }
 }

@@ -5,7 +5,7 @@
 
 mod tables;
 
-/// The general category of a character, as far as tokenizers distinguish.
+/// The general category of a character, with the distinctions that tokenizers need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Class {
@@ -68,7 +68,7 @@ impl Class {
 
     const fn search(c: char) -> Self {
         let (mut low, mut high) = (0, tables::CLASSES.len());
-        // The last range that begins at the character or before it. The first one begins at 0.
+        // Finds the last range that begins at or before the character. The first one begins at 0.
         while high - low > 1 {
             let middle = low.midpoint(high);
             if tables::CLASSES[middle] >> 4 <= c as u32 {
@@ -96,7 +96,7 @@ impl Class {
     }
 }
 
-/// Texts are ASCII for the most part.
+/// Most texts are ASCII.
 static ASCII: [Class; 128] = {
     let mut table = [Class::Control; 128];
     let mut at = 0;
@@ -107,7 +107,7 @@ static ASCII: [Class; 128] = {
     table
 };
 
-/// Calls `with` with the characters of the canonical decomposition of a character, accents (Mn) left out.
+/// Calls `with` with the characters of the canonical decomposition of a character, without accents (Mn).
 pub(crate) fn without_accents(c: char, mut with: impl FnMut(char)) {
     if c.is_ascii() {
         return with(c);
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// The class by the crate that the table is generated from.
+    /// The class according to the crate that the table is generated from.
     fn class(c: char) -> Class {
         use GeneralCategory as G;
         match c.general_category() {

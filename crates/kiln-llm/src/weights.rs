@@ -12,11 +12,11 @@ use kiln_gguf::Model;
 use crate::folder::Weights;
 use crate::{Error, Result};
 
-/// Where the weights of a model come from.
+/// The source of a model's weights.
 #[derive(Debug)]
 pub(crate) struct Source {
     files: Files,
-    /// The names of the tensors that were asked for.
+    /// The names of the requested tensors.
     read: RefCell<HashSet<String>>,
 }
 
@@ -24,14 +24,14 @@ pub(crate) struct Source {
 enum Files {
     Gguf(Arc<Model>),
     Folder(Weights),
-    /// Tensors that a program has made.
+    /// Tensors that a program created.
     Tensors(HashMap<String, Tensor>),
 }
 
 /// The bytes of one tensor, which keep their file open.
 struct Bytes {
     model: Arc<Model>,
-    /// The file among those of a split model, and the bytes in it.
+    /// The index of the file in a split model, and the bytes in it.
     file: usize,
     at: Range<usize>,
 }
@@ -47,12 +47,12 @@ impl Source {
         Self { files: Files::Gguf(Arc::new(model)), read: RefCell::default() }
     }
 
-    /// The weights of a folder, by the names that GGUF files give them.
+    /// The weights of a folder, by their names in GGUF files.
     pub(crate) fn of_folder(weights: Weights) -> Self {
         Self { files: Files::Folder(weights), read: RefCell::default() }
     }
 
-    /// Tensors by the names that GGUF files give them.
+    /// Tensors by their names in GGUF files.
     pub(crate) fn of_tensors(tensors: HashMap<String, Tensor>) -> Self {
         Self { files: Files::Tensors(tensors), read: RefCell::default() }
     }
@@ -66,7 +66,7 @@ impl Source {
         }
     }
 
-    /// The outermost extent of a tensor that is there.
+    /// The outermost extent of a tensor, if it exists.
     pub(crate) fn rows(&self, name: &str) -> Option<usize> {
         match &self.files {
             Files::Gguf(model) => usize::try_from(*model.tensor(name).ok()?.info().extents().last()?).ok(),
@@ -78,14 +78,14 @@ impl Source {
     /// The tensor of this name, outermost extent first.
     ///
     /// # Errors
-    /// [`Error::File`] where the file has no such tensor, or kiln does not compute with its type, which for folders is
-    /// [`Error::Folder`]; [`Error::Model`] where its extents differ.
+    /// [`Error::File`] if the file has no such tensor, or kiln has no kernels for its type (for folders that is
+    /// [`Error::Folder`]); [`Error::Model`] if its extents differ.
     pub(crate) fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
         self.rows_of(name, dims, 0..dims.first().copied().unwrap_or_default())
     }
 
-    /// Some rows of the tensor of this name, whose extents are `dims`: entries along the outermost one. They share their bytes of the
-    /// file, as rows are whole blocks of every type.
+    /// Some rows of the tensor with this name, whose extents are `dims`: entries along the outermost one. They share
+    /// the bytes of the file, because rows of every type are whole blocks.
     ///
     /// # Errors
     /// The errors of [`Source::tensor`].
@@ -112,7 +112,7 @@ impl Source {
         if ty.shape != Shape::new(dims)? {
             return Err(Error::model("weights", format!("{name} is {}, the metadata ask for {dims:?}", ty.shape)));
         }
-        // Elements that begin where their type cannot are refused here, with the name.
+        // Refuses misaligned elements here, where the name is known.
         view.operand()?;
         let has = |file: &kiln_gguf::Gguf<'_>| file.tensor(name).is_ok();
         let file = model.files().iter().position(has).unwrap_or(0);
@@ -123,15 +123,15 @@ impl Source {
         Ok(Tensor::from_shared(Arc::new(bytes), ty.dtype, &dims)?)
     }
 
-    /// The tensor of this name where the file has one.
+    /// The tensor with this name, if the file has one.
     ///
     /// # Errors
-    /// The errors of [`Source::tensor`], but for one that is missing.
+    /// The errors of [`Source::tensor`], except for a missing tensor.
     pub(crate) fn find(&self, name: &str, dims: &[usize]) -> Result<Option<Tensor>> {
         self.has(name).then(|| self.tensor(name, dims)).transpose()
     }
 
-    /// Whether the tensors are ones that a program has made.
+    /// Whether a program created the tensors.
     pub(crate) fn is_of_program(&self) -> bool {
         matches!(self.files, Files::Tensors(_))
     }
@@ -141,11 +141,11 @@ impl Source {
         matches!(self.files, Files::Folder(_))
     }
 
-    /// Tensors of the last two of these extents, one after another: as many as the first says. Their elements are copied, as f32 where
-    /// they are floats of several types.
+    /// Stacks `dims[0]` tensors with the other two extents. Their elements are copied, as f32 if they have several
+    /// floating-point types.
     ///
     /// # Errors
-    /// The errors of [`Source::tensor`], and [`Error::Model`] where some are quantised in another type than others.
+    /// The errors of [`Source::tensor`], and [`Error::Model`] if some are quantised in another type than others.
     pub(crate) fn stacked(&self, names: impl Iterator<Item = String>, dims: [usize; 3]) -> Result<Tensor> {
         let named = |name: String| Ok((self.tensor(&name, &dims[1..])?, name));
         let tensors = names.map(named).collect::<Result<Vec<(Tensor, String)>>>()?;
@@ -162,7 +162,7 @@ impl Source {
         let mut stack = Buffer::zeros(&TensorType::of(dtype, Shape::new(&dims)?)?)?;
         let (mut into, mut at) = (stack.as_mut(), 0);
         for (tensor, _) in tensors {
-            // They are on the host, unless someone moved them.
+            // They are on the host, unless the program moved them.
             let elements = wait(tensor.to_buffer_async())?;
             let wide: Vec<f32>;
             let data = match elements.as_data() {
@@ -183,10 +183,10 @@ impl Source {
         Ok(Tensor::from_buffer(stack, &dims)?)
     }
 
-    /// A tensor that nobody asked for.
+    /// A tensor that was not requested.
     pub(crate) fn unread(&self) -> Option<String> {
         let read = self.read.borrow();
-        // Frequencies that files of 2023 have, and that follow from the base.
+        // Some files of 2023 contain frequencies, which follow from the base.
         let known = |name: &str| read.contains(name) || name.ends_with(".attn_rot_embd.weight");
         match &self.files {
             Files::Gguf(model) => {
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Six rows of two blocks of 32 elements, each a scale of 16 bits and 32 integers.
+    /// Six rows of two blocks of 32 elements, each a 16-bit scale and 32 integers.
     const ROW: usize = 2 * 34;
 
     #[test]

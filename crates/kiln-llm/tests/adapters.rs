@@ -78,7 +78,7 @@ fn check(session: &mut Session<'_>, used: Used<'_>, expected: &[f64], what: &str
 #[test]
 fn an_adapter_gives_what_merged_weights_give() {
     let engine = engine();
-    // Neighbours are rotated, with all types of files; biases; fused projections and partial rotation; norms of heads and GELU.
+    // Neighbour rotations with all file types; biases; fused projections and partial rotation; norms of heads and GELU.
     let cases = [(LLAMA, "F32"), (LLAMA, "F16"), (QWEN2, "BF16"), (PHI3, "F32"), (GEMMA3, "F16")];
     for (number, (kind, dtype)) in cases.into_iter().enumerate() {
         let model = load(&engine, &RandomModel::new(kind), &format!("adapted-{number}"));
@@ -99,14 +99,14 @@ fn an_adapter_gives_what_merged_weights_give() {
 #[test]
 fn models_in_folders_take_adapters_of_both_kinds() {
     let engine = engine();
-    // The rows of a folder are those of rotations of halves, and those of the GGUF file of an adapter are of neighbours.
+    // Folders store rows in the order for half rotations, GGUF files of adapters in the order for neighbour rotations.
     let halves = Kind { interleaved: false, ..LLAMA };
     let random = RandomModel::new(halves);
     let folder = random.save_folder("adapted-folder", &random.config("llama", json!({})), PLAIN);
     let model = Model::load(&engine, &folder).unwrap();
     let only = |_: usize, name: &str| matches!(name, "attn_q" | "attn_k");
     let of_halves = RandomAdapter::new(halves, 9, 4, "F32", only);
-    // The pairs of a file of neighbours whose rows stand for the same.
+    // The equivalent matrices in a file with neighbour rotations.
     let mut of_neighbours = RandomAdapter::new(LLAMA, 9, 4, "F32", only);
     for pair in &mut of_neighbours.pairs {
         let (head, old) = (LLAMA.head * pair.rank, pair.b.clone());
@@ -143,7 +143,8 @@ fn several_adapters_are_switched_and_added_and_leave_no_trace() {
     for (used, expected) in &cases {
         check(&mut session, used, expected, &format!("{used:?}"));
     }
-    // The bits of fresh sessions, with another adapter between, so that nothing is left of the same one before: logits, generated tokens and scores, in every order.
+    // The bits of fresh sessions, with another adapter between, so that no state of the first use remains: logits,
+    // generated tokens and scores, in every order.
     let fresh = |used: Used<'_>| {
         let mut session = pushed(&adapted, &TOKENS);
         session.set_adapters(used).unwrap();
@@ -167,7 +168,7 @@ fn several_adapters_are_switched_and_added_and_leave_no_trace() {
         other.set_adapters(used).unwrap();
         assert_eq!(session.score(&TOKENS[3..]).unwrap(), other.score(&TOKENS[3..]).unwrap(), "{used:?}");
     }
-    // What is used already is not computed again, and what is refused changes nothing.
+    // Setting the active adapter again computes nothing, and a refused adapter changes nothing.
     session.set_adapter(Some(&a), 1.0).unwrap();
     session.logits().unwrap();
     let mut longer = TOKENS.to_vec();
@@ -223,11 +224,11 @@ fn peft_says_by_what_products_are_multiplied() {
     assert_eq!(factors(random.peft_config()).unwrap(), each([3.0; 2], [3.0; 2]));
     assert_eq!(factors(with("use_rslora", json!(true))).unwrap(), each([6.0; 2], [6.0; 2]));
     assert_eq!(factors(with("alpha_pattern", json!({"q_proj": 2}))).unwrap(), each([0.5; 2], [3.0; 2]));
-    // The first that fits counts.
+    // The first matching key wins.
     let pattern = r#""alpha_pattern":{"layers.1.mlp.down_proj":8,"proj":1,"down_proj":6.0}"#;
     let config = random.peft_config().to_string().replace(r#""alpha_pattern":{}"#, pattern);
     assert_eq!(factors_of(&config).unwrap(), each([3.0; 2], [1.5, 2.0]));
-    // The ranks of patterns must be those of the matrices.
+    // The ranks of patterns must equal those of the matrices.
     let mut config = with("rank_pattern", json!({"mlp.down_proj": 4}));
     config["r"] = json!(2);
     assert!(matches!(factors(config), Err(Error::Adapter { reason, .. }) if reason.contains("q_proj has rank 4")));
@@ -298,12 +299,12 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     let adapter = parsed(&file(&KEYS, &good)).unwrap();
     assert_eq!(adapter.architecture(), Some("llama"));
     model.with_adapters([&adapter]).unwrap();
-    // What a file is.
+    // The type of the file.
     refused(file(&[], &good), "general.type");
     refused(file(&[("general.type", "model\u{1b}"), KEYS[1], KEYS[2]], &good), "model\\u{1b}");
     refused(file(&[KEYS[0], KEYS[1], ("adapter.type", "control_vector")], &good), "control_vector");
     assert!(matches!(parsed(&file(&[KEYS[0], KEYS[2]], &good)), Err(Error::File(_))), "no architecture");
-    // Its tensors.
+    // The tensors of the file.
     refused(file(&KEYS, &[]), "changes nothing");
     refused(file(&KEYS, &good[..1]), "one of the matrices");
     refused(file(&KEYS, &[(a, &[24, 2], f32::NAN), good[1]]), "NaN");
@@ -323,14 +324,14 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     ] {
         refused(file(&KEYS, &[good[0], good[1], (name, &[24, 2], 0.5)]), "tensor");
     }
-    // What it is for.
+    // The model of the file.
     let for_model = |keys: &[(&str, &str)], tensors: &[(&str, &[u64], f32)]| {
         model.with_adapters([&parsed(&file(keys, tensors)).unwrap()]).unwrap_err()
     };
     let qwen = for_model(&[KEYS[0], ("general.architecture", "qwen2\u{1b}"), KEYS[2]], &good);
     assert!(matches!(&qwen, Error::AdapterArchitecture { found, model: "llama", .. } if found.contains("qwen2")));
     assert!(!qwen.to_string().contains('\u{1b}'));
-    // Of a mixture of experts attention takes adapters, and what has experts in its place does not.
+    // In a mixture of experts attention takes adapters, and the experts do not.
     let mixture = load(&engine, &RandomModel::new(MIXTRAL), "refused-experts");
     mixture.with_adapters([&adapter]).unwrap();
     let (up_a, up_b) = ("blk.1.ffn_up.weight.lora_a", "blk.1.ffn_up.weight.lora_b");
@@ -352,12 +353,12 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     assert!(matches!(&error, Error::Adapter { reason, .. } if reason.contains("twice")), "{error}");
     let twice = model.with_adapters([&adapter, &adapter]).unwrap_err();
     assert!(matches!(&twice, Error::Adapter { reason, .. } if reason.contains("twice")), "{twice}");
-    // An adapter is no model.
+    // An adapter is not a model.
     let path = std::env::temp_dir().join(format!("kiln-llm-{}-adapter.gguf", std::process::id()));
     std::fs::write(&path, file(&KEYS, &good)).unwrap();
     assert!(matches!(Model::load(&engine, &path), Err(Error::Adapter { .. })));
     Adapter::load(&path).unwrap();
-    // Cut anywhere.
+    // Truncated at every length.
     let whole = file(&KEYS, &good);
     for len in 0..whole.len() {
         assert!(parsed(&whole[..len]).is_err(), "{len}");
@@ -490,7 +491,7 @@ fn a_layer_and_a_model(mut pass: ForwardPass<'_>) {
     let [plain, adapted] = [merged(LLAMA, &[]), merged(LLAMA, &[(&of, 1.0)])];
     for (used, expected) in [(None, &plain), (Some(&lora), &adapted), (None, &plain)] {
         pass.use_adapter(used, 1.0).unwrap();
-        // In parts, whose keys and values stay.
+        // In parts, whose keys and values are kept.
         pass.forward_model(&TOKENS[..4], 0).unwrap();
         let far = distance(&pass.forward_model(&TOKENS[4..], 4).unwrap(), expected);
         assert!(far < 1e-5, "{far:e}");
@@ -514,7 +515,7 @@ fn a_layer_and_a_model(mut pass: ForwardPass<'_>) {
     let logits: Vec<f32> = head.map(|row| row.iter().zip(&normed).map(|(a, b)| a * b).sum()).collect();
     let far = distance(&logits, &adapted);
     assert!(far < 1e-5, "{far:e}");
-    // What it does not take.
+    // Invalid arguments.
     assert!(matches!(pass.forward_layer(2, &rows, 0), Err(Error::Model { .. })));
     assert!(matches!(pass.forward_layer(0, &rows[..7], 0), Err(Error::Model { .. })));
     assert!(matches!(pass.forward_layer(0, &rows, usize::MAX), Err(Error::ContextFull { .. })));
@@ -577,8 +578,8 @@ mod gpu {
                 }
                 assert_eq!(found, logits[at], "the bits of the first time");
                 assert_eq!(spent.made(), 0, "{spent}");
-                // Two executions, the second with the number of its last row, and the scales of projections of both adapters and of
-                // those of the first alone.
+                // Two executions, the second with the index of its last row, plus the scales of projections of both
+                // adapters and of those of the first only.
                 assert_eq!(spent.uploads, 4 + 5 + 2, "{spent}");
             }
         }

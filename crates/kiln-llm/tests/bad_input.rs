@@ -29,7 +29,7 @@ fn token_ids_are_in_the_vocabulary() {
         }
     }
     wrong(&spm().with("bos_token_id", -7i32), "bos_token_id is -7");
-    // Converters write -1 where there is no such token.
+    // Converters write -1 for a missing token.
     spm().with("padding_token_id", -1i32).tokenizer().unwrap();
     spm().with("padding_token_id", u32::MAX).tokenizer().unwrap();
 }
@@ -68,7 +68,7 @@ fn merges_name_tokens() {
     }
     wrong(&bpe().with("merges", vec![1u32]), "strings are expected");
     assert!(matches!(bpe().without("merges").tokenizer(), Err(Error::File(_))));
-    // Of merges of the same pair the first counts.
+    // The first of several merges of the same pair wins.
     bpe().with("merges", vec!["a b"; 3]).tokenizer().unwrap();
 }
 
@@ -87,7 +87,7 @@ fn tokens_that_are_needed_are_named() {
     let bos = bpe().with("add_bos_token", true);
     wrong(&bos, "bos_token_id");
     wrong(&bpe().with("add_eos_token", true).without("eos_token_id"), "eos_token_id");
-    // 100 and 2 are the numbers where a file does not say, and these vocabularies are small.
+    // 100 and 2 are the default numbers, which these small vocabularies do not have.
     wrong(&wordpiece().without("unknown_token_id"), "unknown_token_id");
     let few = unigram().with("tokens", vec!["a", "b"]).with("scores", vec![0.0f32; 2]).without("token_type");
     wrong(&few, "unknown_token_id");
@@ -100,13 +100,13 @@ fn maps_of_characters_that_lie_are_refused_or_harmless() {
     {
         wrong(&unigram().with("precompiled_charsmap", map), "precompiled_charsmap");
     }
-    // Entries that lead anywhere.
+    // Entries with arbitrary bases.
     let mut state = 1u32;
     for _ in 0..2000 {
         let mut map = 256u32.to_le_bytes().to_vec();
         for _ in 0..64 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Some lead to real bytes.
+            // Some match real bytes.
             let entry = if state & 64 == 0 { state } else { state & 0xffff_ff00 | u32::from(b'a') | 1 << 8 };
             map.extend(entry.to_le_bytes());
         }

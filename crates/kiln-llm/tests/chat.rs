@@ -91,7 +91,7 @@ fn a_template_has_what_transformers_gives_it() {
     ] {
         assert_eq!(render(source).unwrap(), expected, "{source}");
     }
-    // Without a tokenizer's BOS and EOS their texts are empty.
+    // Without BOS and EOS in the tokenizer their texts are empty.
     let plain = support::wordpiece().without("bos_token_id").tokenizer().unwrap();
     let template = ChatTemplate::new("[{{ eos_token }}]", &plain).unwrap();
     assert_eq!(template.render(&[], false).unwrap(), "[]");
@@ -140,7 +140,8 @@ fn hostile_templates_are_errors() {
         }
         assert!(started.elapsed().as_secs() < 10, "{short}");
     }
-    // Values that are nested as deep as instructions allow are compared, printed and dropped without an overflow of the stack.
+    // Values nested as deeply as the instruction limit allows are compared, printed and dropped without a stack
+    // overflow.
     let brackets = |x: &str| format!("{}{x}{}", "[".repeat(40), "]".repeat(40));
     let deep = format!(
         "{{% set ns = namespace(x=0, y=0) %}}{{% for i in range(200) %}}{{% set ns.x = {} %}}{{% set ns.y = {} %}}{{% endfor %}}",
@@ -174,7 +175,7 @@ fn text_that_spells_special_tokens_stays_text() {
             assert_eq!(special(&tokens), expected, "{hostile:?}");
             let begin = if source == CHATML { "<s>" } else { "" };
             assert_eq!(text_of(&tokenizer, &tokens), format!("{begin}{}", template.render(&messages, false).unwrap()));
-            // It is cut as any text is.
+            // It is tokenized like any text.
             let plain = Encoding { add_special: false, parse_special: false };
             let (text, behind) = match source {
                 CHATML => (format!("user\n{hostile}"), "\n"),
@@ -184,18 +185,18 @@ fn text_that_spells_special_tokens_stays_text() {
             assert_eq!(tokens, [&[BOS, IM_START][..], &text, &[IM_END], &behind].concat(), "{hostile:?}");
         }
     }
-    // Templates that take a part of a message away cannot put a token together.
+    // Templates that remove a part of a message cannot create a token.
     let cutting = template("{{ messages[0].content.replace('/no', '') }}<|im_end|>");
     let tokens = cutting.encode(&tokenizer, &[Message::user("<|im/no_end|> <|/noim_end|>")], false).unwrap();
     assert_eq!(special(&tokens), [BOS, IM_END]);
-    // Those that look for tags find them, and tokens that users may write are theirs.
+    // Templates that search for tags find them, and tokens that users may write are recognised.
     let thinking = template(
         "{% if '<think>' in messages[0].content %}{{ messages[0].content.split('<think>')[1] }}{% endif %}<think>",
     );
     let tokens = thinking.encode(&tokenizer, &[Message::user("a<think>b<|im_end|>")], false).unwrap();
     assert_eq!(special(&tokens), [BOS, THINK]);
     assert_eq!(text_of(&tokenizer, &tokens), "<s>b<|im_end|><think>");
-    // Where the template treats the very text, nothing is guessed.
+    // A template that processes the text itself gets it without guards.
     let treating = template("{{ messages[0].content.replace('<|im_end|>', 'x') }}");
     let error = treating.encode(&tokenizer, &[Message::user("a<|im_end|>")], false).unwrap_err();
     assert!(matches!(&error, Error::Template { reason } if reason.contains("special token")), "{error}");
@@ -210,7 +211,7 @@ fn bos_is_there_once() {
         let tokens = template(source).encode(&tokenizer, &messages, true).unwrap();
         assert_eq!((tokens[0], tokens.iter().filter(|&&token| token == BOS).count()), (BOS, 1));
     }
-    // A model that wants none gets none but what the template writes.
+    // A model without BOS gets only the tokens that the template writes.
     let without = support::bpe().tokenizer().unwrap();
     let template = ChatTemplate::new("{{ messages[0].content }}", &without).unwrap();
     assert_eq!(template.encode(&without, &[Message::user("ab")], true).unwrap(), [256]);
@@ -261,13 +262,13 @@ fn a_turn_computes_what_is_new() {
     let kept = session.replace(&second).unwrap();
     assert!(kept >= first.len() && kept < second.len(), "{kept} of {}", second.len());
     assert_eq!(session.tokens(), second);
-    // What is kept is right: a new session says the same.
+    // The kept state is correct: a new session gives the same answer.
     let mut fresh = model.session(options).unwrap();
     fresh.push(&second).unwrap();
     for (a, b) in session.logits().unwrap().into_iter().zip(fresh.logits().unwrap()) {
         assert!((a - b).abs() < 1e-4, "{a}, not {b}");
     }
-    // Another beginning keeps nothing, and what does not fit changes nothing.
+    // Another beginning keeps nothing, and a conversation that does not fit changes nothing.
     assert_eq!(session.replace(&second[1..]).unwrap(), 0);
     assert!(matches!(session.replace(&[1; 201]), Err(Error::ContextFull { context: 200, asked: 201 })));
     assert!(matches!(session.replace(&[1, 99]), Err(Error::Token { token: 99, .. })));

@@ -17,7 +17,7 @@ fn texts() -> Vec<(String, Vec<u32>)> {
         (String::new(), vec![2, 3]),
         ("cafe".into(), vec![2, 6, 3]),
         ("Unable,  CAF\u{c9}\u{4e2d}".into(), vec![2, 4, 5, 7, 6, 8, 3]),
-        // Texts of special tokens are texts.
+        // Special tokens in a text stay text.
         ("un [SEP]".into(), vec![2, 4, 1, 1, 1, 3]),
     ];
     for n in [13, 14, 15, 29, 30, 31, 34, 35] {
@@ -37,7 +37,7 @@ fn engine() -> Engine {
 /// A model that is saved, loaded and removed.
 fn load<'e>(engine: &'e Engine, model: &RandomBert, name: &str) -> kiln_llm::Result<EmbeddingModel<'e>> {
     let path = model.save(name);
-    // Read, so that the file may go.
+    // Read into memory, so that the file can be deleted.
     let file = kiln_gguf::Model::read(&path).map_err(Error::from);
     std::fs::remove_file(path).unwrap();
     EmbeddingModel::from_gguf(engine, file?)
@@ -66,7 +66,7 @@ fn check(model: &mut EmbeddingModel<'_>, random: &RandomBert, name: &str) {
             let expected = random.reference(tokens, rows);
             let length = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
             let unit: Vec<f64> = expected.iter().map(|x| x / length).collect();
-            // Some fifty roundings of f32, one way.
+            // Some fifty roundings of f32 in the same direction.
             let far = distance(&plain[i], &expected).max(distance(&normed[i], &unit));
             assert!(far < 5e-6, "{name}, {pooling:?}, {text:?}: {far:e}");
         }
@@ -102,7 +102,7 @@ fn texts_together_have_the_embeddings_of_texts_alone() {
     let engine = engine();
     let mut model = load(&engine, &RandomBert::new(), "together").unwrap();
     let texts = texts();
-    // More than are computed at once, of all lengths in turn.
+    // More texts than are computed at once, of all lengths in turn.
     let many: Vec<&str> = (0..300).map(|i| &*texts[(i * 5 + i / 12) % texts.len()].0).collect();
     let together = model.embed(&many).unwrap();
     let mut alone = std::collections::HashMap::new();
@@ -111,10 +111,10 @@ fn texts_together_have_the_embeddings_of_texts_alone() {
     }
     for (text, found) in many.iter().zip(&together) {
         let expected: Vec<f64> = alone[text].iter().map(|&x| f64::from(x)).collect();
-        // Sums in another order; the greatest element of a vector of 24 elements and length 1 is at least 0.2.
+        // Sums in another order; the largest element of a vector of 24 elements and length 1 is at least 0.2.
         assert!(distance(found, &expected) < 2e-6, "{text:?}");
     }
-    // The order of texts, and what was computed before, do not matter.
+    // The order of texts and earlier computations have no effect.
     let mut reversed = many.clone();
     reversed.reverse();
     let mut again = model.embed(&reversed).unwrap();
@@ -137,7 +137,7 @@ fn texts_that_are_too_long_are_errors_or_truncated() {
     let cut = EmbeddingOptions { truncate: true, ..EmbeddingOptions::default() };
     let found = model.embed_with(&long, cut).unwrap();
     assert_eq!(found, model.embed(&[text(3), text(POSITIONS - 2)]).unwrap());
-    // The token behind the text stays.
+    // The token after the text is kept.
     let cut = EmbeddingOptions { max_tokens: Some(4), pooling: Some(Pooling::Last), normalize: false, ..cut };
     let found = model.embed_with(&["un able, cafe"], cut).unwrap();
     assert!(distance(&found[0], &random.reference(&[2, 4, 1, 3], Rows::Last)) < 5e-6);
@@ -171,7 +171,7 @@ fn files_say_how_texts_become_embeddings() {
         folder.write(&format!("{path}/config.json"), config.to_string());
     };
     let pooling = || EmbeddingModel::load(&engine, &folder).map(|model| model.pooling());
-    // Without modules.json, where the first releases had it.
+    // Without modules.json, at the location of the first releases.
     pool("1_Pooling", &json!({"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": true}));
     assert_eq!(pooling().unwrap(), Pooling::Cls);
     let module = |kind: &str, path: &str| json!({"idx": 0, "name": "0", "path": path, "type": kind});
@@ -209,7 +209,7 @@ fn files_say_how_texts_become_embeddings() {
     }
     std::fs::remove_dir_all(folder.0.join("3_Pool")).unwrap();
     assert!(matches!(pooling(), Err(Error::Folder { .. })));
-    // A list without a pooling module is that of a mean.
+    // A list without a pooling module means the mean.
     modules(vec![normalize()]);
     assert_eq!(pooling().unwrap(), Pooling::Mean);
     for wrong in [
@@ -243,7 +243,7 @@ fn files_say_how_texts_become_embeddings() {
     assert_eq!(most(), POSITIONS);
     folder.write("sentence_bert_config.json", json!({"max_seq_length": 5, "do_lower_case": true}).to_string());
     assert_eq!(most(), 5);
-    // A tokenizer that does not bring texts to lower case, and a text that is longer than the files say.
+    // A tokenizer that keeps upper case, and a text longer than the files allow.
     folder.change("tokenizer.json", |json| json["normalizer"]["lowercase"] = false.into());
     let mut model = EmbeddingModel::load(&engine, &folder).unwrap();
     let options =
@@ -305,13 +305,13 @@ fn files_that_contradict_themselves_are_refused() {
             matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { name: found }) if found == name),
             "{error}"
         );
-        // One row more, or one element.
+        // One row or one element too many.
         let mut larger = RandomBert::new();
         let (_, dims, data) = larger.tensor(name);
         data.extend(vec![0.0; data.len() / dims[0]]);
         dims[0] += 1;
         match (&**name, load(&engine, &larger, "larger")) {
-            // There may be more rows than tokens, and more types than one.
+            // There may be more rows than tokens, and more than one type.
             ("token_embd.weight" | "token_types.weight", Ok(_)) => {}
             (_, Err(Error::Model { reason, .. })) if reason.contains(name) => {}
             (_, found) => panic!("{name}: {:?}", found.map(drop)),
@@ -418,7 +418,7 @@ fn folders_that_contradict_themselves_are_refused() {
             assert!(matches!(&error, Error::Folder { path, .. } if path.ends_with(file)), "{file}: {error}");
         }
     }
-    // A head that a cross-encoder ranks with, which embeddings would leave out in silence.
+    // A ranking head of a cross-encoder, which embeddings would silently ignore.
     let mut random = RandomBert::new();
     random.tensors.push(("classifier.weight".into(), vec![1, WIDTH], vec![0.0; WIDTH]));
     let folder = random.save_folder("classifier", PLAIN);

@@ -45,7 +45,7 @@ fn check_with(name: &str, mut random: RandomModel, model_type: &str, own: Value,
     random.round(form);
     let folder = random.save_folder(name, &random.config(model_type, own), form);
     let far = distance(&folder, &random, None);
-    // As of GGUF files; weights of 16 bits are those of the reference.
+    // The tolerance of GGUF files; 16-bit weights equal those of the reference.
     assert!(far < 2e-5, "{name}: {far:e}");
 }
 
@@ -62,7 +62,7 @@ fn llama_is_that_of_exact_arithmetic() {
     for (name, dtype) in [("llama-bf16", "BF16"), ("llama-f16", "F16")] {
         check(name, LLAMA_HALVES, "llama", json!({}), Form { dtype, files: 2, ..PLAIN });
     }
-    // No head_dim, which most files of Llama lack.
+    // Without head_dim, which most files of Llama lack.
     check("llama-null", LLAMA_HALVES, "llama", json!({"head_dim": null, "rope_scaling": null}), PLAIN);
     let linear = Kind { scaling: Scaling::Linear(2.5), ..LLAMA_HALVES };
     check("llama-linear", linear, "llama", json!({"rope_scaling": {"type": "linear", "factor": 2.5}}), PLAIN);
@@ -97,7 +97,7 @@ fn llama_3_divides_angles() {
     let folder = random.save_folder("llama3", &random.config("llama", json!({"rope_scaling": rope})), PLAIN);
     let far = distance(&folder, &random, None);
     assert!(far < 2e-5, "{far:e}");
-    // As transformers 5 writes it.
+    // In the format of transformers 5.
     let mut newer = rope;
     newer["rope_theta"] = kind.theta.into();
     folder.change("config.json", |config| {
@@ -133,7 +133,7 @@ fn mixtures_are_those_of_exact_arithmetic() {
     let qwen = json!({"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": true,
         "mlp_only_layers": [], "decoder_sparse_step": 1});
     check("qwen3-moe", QWEN3_MOE, "qwen3_moe", qwen.clone(), Form { dtype: "F16", files: 2, ..PLAIN });
-    // Without the key the weights of the chosen experts stay what they are.
+    // Without the key the weights of the selected experts are not normalised.
     let experts = QWEN3_MOE.experts.map(|experts| Experts { normalised: false, ..experts });
     let mut plain = qwen.clone();
     plain.as_object_mut().unwrap().remove("norm_topk_prob");
@@ -158,7 +158,7 @@ fn mixtures_are_those_of_exact_arithmetic() {
         let error = wrong(key, value);
         assert!(matches!(&error, Error::Folder { reason, .. } if reason.contains(key)), "{key}: {error}");
     }
-    // One more than there are, and one fewer.
+    // One more than exist, and one fewer.
     let more = wrong("num_experts", json!(8));
     assert!(matches!(&more, Error::Model { reason, .. } if reason.contains("mlp.gate.weight")), "{more}");
     let used = wrong("num_experts_per_tok", json!(8));
@@ -177,7 +177,7 @@ fn gemma_is_that_of_exact_arithmetic() {
         "final_logit_softcapping": 3.0, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"});
     check("gemma2", GEMMA2, "gemma2", own.clone(), form);
     check("gemma2-bf16", GEMMA2, "gemma2", own, Form { dtype: "BF16", files: 2, ..form });
-    // Without caps, and scores scaled by another number.
+    // Without caps, and with another scale of the scores.
     let uncapped = Kind { score_cap: None, logit_cap: None, score_scale: Some(0.408_248_290_463_863), ..GEMMA2 };
     let own = json!({"query_pre_attn_scalar": 6, "sliding_window": 3, "attn_logit_softcapping": null,
         "final_logit_softcapping": null});
@@ -186,7 +186,7 @@ fn gemma_is_that_of_exact_arithmetic() {
     let own = json!({"query_pre_attn_scalar": 8, "sliding_window": 3, "rope_local_base_freq": 10000.0,
         "rope_scaling": rope, "sliding_window_pattern": 6});
     check("gemma3", GEMMA3, "gemma3_text", own.clone(), form);
-    // A model with images, as transformers 5 writes it.
+    // A model with images in the format of transformers 5.
     let mut random = RandomModel::new(GEMMA3);
     let form = Form { prefix: "model.language_model.", ..form };
     random.round(form);
@@ -294,7 +294,7 @@ fn elements_may_begin_anywhere_and_tied_heads_are_not_read() {
     std::fs::rename(folder.0.join("model.safetensors"), folder.0.join("w.safetensors")).unwrap();
     folder.write("model.safetensors.index.json", json!({"weight_map": map}).to_string());
     assert!(distance(&folder, &random, None) < 2e-5);
-    // One more that nothing is computed with.
+    // One unused tensor.
     tensors.push(("model.layers.0.self_attn.sinks".into(), "F32", vec![1], vec![0; 4]));
     folder.write("head.safetensors", safetensors(&tensors));
     let error = Model::load(&engine(), &folder).unwrap_err();
@@ -354,7 +354,7 @@ fn tokenizers_and_templates_are_those_of_the_folder() {
     }
     folder.write("generation_config.json", json!({"eos_token_id": 12}).to_string());
     assert!(matches!(tokenizer(), Err(Error::Vocabulary { .. })));
-    // Added tokens without a row, which the file of a family may have.
+    // Added tokens without a row, as in the shared file of a family.
     folder.write("generation_config.json", "{}");
     folder.change("tokenizer.json", |json| {
         json["added_tokens"].as_array_mut().unwrap().push(json!({"id": 12, "content": "<image>", "special": true}));
@@ -406,7 +406,7 @@ fn folders_that_lack_something_are_refused() {
     assert!(error.to_string().contains("is in another file, too"), "{error}");
     let error = wrong("no-map", two, |folder| folder.write("model.safetensors.index.json", "[]"));
     assert!(error.to_string().contains("weight_map"), "{error}");
-    // Each tensor, by the name that the folder has for it.
+    // Each tensor, by its name in the folder.
     let random = RandomModel::new(LLAMA_HALVES);
     for at in 0..random.tensors.len() {
         let mut lacking = RandomModel::new(LLAMA_HALVES);
@@ -488,7 +488,7 @@ fn folders_that_contradict_themselves_are_refused() {
     let unknown = changed("model_type", json!("gpt-x\u{1b}"));
     assert!(matches!(&unknown, Error::UnsupportedArchitecture { supported, .. } if supported.contains("gemma3_text")));
     assert!(!unknown.to_string().contains('\u{1b}'), "{unknown}");
-    // A head that is not the embedding must be there, and one that is is not read.
+    // A head that differs from the embedding must exist, and an equal one is not read.
     let mut tied = RandomModel::new(Kind { tied: true, ..LLAMA_HALVES });
     tied.kind.tied = false;
     let folder = tied.save_folder("untied", &tied.config("llama", json!({})), PLAIN);
@@ -497,7 +497,7 @@ fn folders_that_contradict_themselves_are_refused() {
         matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { name }) if name == "lm_head.weight"),
         "{error}"
     );
-    // Types that are known, but not computed with.
+    // Known types without kernels.
     let norm = ("model.norm.weight".to_owned(), "F64", vec![24], vec![0; 24 * 8]);
     let random = RandomModel::new(Kind { layers: 1, ..LLAMA_HALVES });
     let folder = random.save_folder("types", &random.config("llama", json!({})), Form { files: 2, ..PLAIN });

@@ -25,7 +25,7 @@ fn engine() -> Engine {
 /// A model that is saved, loaded and removed.
 fn load<'e>(engine: &'e Engine, model: &RandomModel, name: &str) -> kiln_llm::Result<Model<'e>> {
     let path = model.save(name);
-    // Read, so that the file may go.
+    // Read into memory, so that the file can be deleted.
     let loaded = kiln_gguf::Model::read(&path).map_err(Error::from).and_then(|file| Model::from_gguf(engine, file));
     std::fs::remove_file(path).unwrap();
     loaded
@@ -53,11 +53,11 @@ fn logits_are_those_of_exact_arithmetic() {
         let name = format!("{number} ({})", kind.name);
         for n in 1..=TOKENS.len() {
             let logits = pushed(&model, EXACT, &TOKENS[..n]).logits().unwrap();
-            // Some two hundred roundings of f32, one way.
+            // Some two hundred roundings of f32 in the same direction.
             let far = distance(&logits, &expected[n - 1]);
             assert!(far < 2e-5, "{name} after {n} tokens: {far:e}");
         }
-        // Keys and values of 16 and of 8 bits, which keep 11 and some 8 bits of a number.
+        // Keys and values in 16-bit and 8-bit types, with 11 and about 8 significant bits.
         let last = &expected[TOKENS.len() - 1];
         for (cache, most) in [(DType::F16, 3e-3), (DType::Bf16, 3e-2)] {
             let options = SessionOptions { cache, ..EXACT };
@@ -90,7 +90,7 @@ fn a_text_gives_the_same_however_it_is_cut() {
             session.push(&TOKENS[cut..]).unwrap();
             let parts = session.logits().unwrap();
             assert!(distance(&parts, &wide(&whole)) < 1e-5, "{} {cut}", kind.name);
-            // Asked again, and after other tokens were tried and forgotten.
+            // Requested again, and after other tokens were tried and removed.
             assert!(distance(&session.logits().unwrap(), &wide(&parts)) < 1e-5);
             session.truncate(cut);
             session.push(&[4, 4]).unwrap();
@@ -106,7 +106,7 @@ fn a_text_gives_the_same_however_it_is_cut() {
 fn texts_longer_than_the_largest_graph_are_computed_in_parts() {
     let engine = engine();
     let tokens: Vec<u32> = (0..700).map(|i| (i * 7 + i / 12) % VOCABULARY as u32).collect();
-    // Windows that begin within a part, and before the part that they end in.
+    // Windows that begin inside a part, and before the part in which they end.
     for kind in [QWEN3, Kind { window: Some(150), ..GEMMA2 }, Kind { window: Some(600), ..GEMMA3 }, QWEN3_MOE] {
         let random = RandomModel::new(kind);
         let model = load(&engine, &random, &format!("long-{}", kind.name)).unwrap();
@@ -130,7 +130,7 @@ fn long_factors_are_those_of_contexts_beyond_the_original_one() {
         let far = distance(&pushed(&model, options, &TOKENS).logits().unwrap(), &random.reference(&TOKENS)[last]);
         assert!(far < 2e-5, "a context of {context}: {far:e}");
     }
-    // They differ.
+    // The results differ.
     assert!(
         short.reference(&TOKENS)[last].iter().zip(&random.reference(&TOKENS)[last]).any(|(a, b)| (a - b).abs() > 1e-3)
     );
@@ -160,7 +160,7 @@ fn greedy_tokens_are_the_likeliest_and_seeds_repeat() {
 fn samplers_see_the_tokens_of_the_session() {
     let engine = engine();
     let model = load(&engine, &RandomModel::new(QWEN2), "sampling").unwrap();
-    // A token is made again only when all others were.
+    // A token is repeated only after all others were used.
     let penalties = Sampler { presence_penalty: 1e6, repeat_last_n: usize::MAX, ..Sampler::greedy() };
     let mut session = pushed(&model, EXACT, &TOKENS[..3]);
     let prompt: HashSet<u32> = TOKENS[..3].iter().copied().collect();
@@ -168,7 +168,7 @@ fn samplers_see_the_tokens_of_the_session() {
         session.sample(&penalties).unwrap();
     }
     assert_eq!(session.tokens().iter().collect::<HashSet<_>>().len(), VOCABULARY, "{:?}", session.tokens());
-    // What is forbidden, and what makes no sense, adds no token.
+    // Forbidden and invalid tokens are not added.
     let tokens = session.tokens().to_vec();
     let logit_bias = (0..VOCABULARY as u32).map(|token| (token, f32::NEG_INFINITY)).collect();
     let nothing = Sampler { logit_bias, ..Sampler::default() };
@@ -189,7 +189,7 @@ fn the_state_of_mirostat_follows_the_session() {
         |session: &mut Session, n: usize| -> Vec<u32> { (0..n).map(|_| session.sample(&sampler).unwrap()).collect() };
     let mut session = pushed(&model, EXACT, &TOKENS[..3]);
     let made = sample(&mut session, 30);
-    // Another session, whose prompt comes in parts with a computation between.
+    // Another session, whose prompt is pushed in parts with a computation between.
     let mut parts = pushed(&model, EXACT, &TOKENS[..1]);
     parts.logits().unwrap();
     parts.push(&TOKENS[1..3]).unwrap();
@@ -197,18 +197,18 @@ fn the_state_of_mirostat_follows_the_session() {
     for keep in [3, 4, 12, 32] {
         session.truncate(keep);
         assert_eq!(sample(&mut session, 33 - keep), &made[keep - 3..], "{keep}");
-        // Other tokens, which are replaced by those that were.
+        // Other tokens, which are then replaced by the original ones.
         session.truncate(keep);
         session.push(&[4, 4]).unwrap();
         sample(&mut session, 3);
         session.replace(&[&TOKENS[..3], &made[..keep - 3]].concat()).unwrap();
         assert_eq!(sample(&mut session, 33 - keep), &made[keep - 3..], "{keep}");
     }
-    // Tokens that are pushed where others were drawn have no surprise of those.
+    // Tokens that are pushed in place of drawn ones do not have the surprises of these.
     session.truncate(3);
     session.push(&made[..10]).unwrap();
     let pushed_again = sample(&mut session, 20);
-    // The state matters: the same tokens as a prompt are followed by others.
+    // The state matters: the same tokens as a prompt have another continuation.
     let mut fresh = pushed(&model, EXACT, &[&TOKENS[..3], &made[..10]].concat());
     let made_fresh = sample(&mut fresh, 20);
     assert_ne!(made_fresh, &made[10..]);
@@ -235,7 +235,7 @@ fn scores_are_the_logarithms_of_probabilities() {
             for (i, &score) in (before..end).zip(&scores) {
                 assert!((f64::from(score) - of(i)).abs() < 1e-4, "{} {before}: {i} {score} {}", kind.name, of(i));
             }
-            // What follows is what follows without scores.
+            // Scores do not change the continuation.
             let logits = session.logits().unwrap();
             assert!(distance(&logits, &expected[end - 1]) < 1e-4, "{before} to {end}");
         }
@@ -269,7 +269,7 @@ fn a_context_that_is_full_and_tokens_that_do_not_exist_are_errors() {
         let options = SessionOptions { context: Some(context), ..EXACT };
         assert!(matches!(model.session(options), Err(Error::Model { .. })), "{context}");
     }
-    // Heads of 6 elements are no whole blocks.
+    // Heads of 6 elements are not whole blocks.
     let blocks = SessionOptions { cache: DType::Blocks(QuantFormat::Q8_0), ..EXACT };
     assert!(matches!(model.session(blocks), Err(Error::Kiln(kiln::Error::Format { .. }))));
 }
@@ -362,7 +362,8 @@ fn files_that_contradict_themselves_are_refused() {
     ] {
         model_error(scaled("yarn").with(key, value), key.trim_start_matches("llama."));
     }
-    // Experts that an architecture has not or must have, of numbers that contradict one another, and what is not computed of them.
+    // Experts that an architecture does not have or must have, contradictory numbers of experts, and unsupported
+    // features of experts.
     let mixture = || RandomModel::new(QWEN3_MOE);
     model_error(RandomModel::new(QWEN2).with("qwen2.expert_count", 8u32), "mixtures of experts");
     model_error(mixture().with("qwen3moe.expert_count", 0u32), "expert_count");
@@ -390,7 +391,7 @@ fn files_that_contradict_themselves_are_refused() {
     lacking.tensors.retain(|(name, ..)| !name.starts_with("blk.1.ffn_up."));
     let error = wrong(lacking, "experts");
     assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{error}");
-    // Factors in two ways, and half of them.
+    // Factors in two forms, and half of them.
     let factors = |mut model: RandomModel, name: &str| {
         model.tensors.push((name.to_owned(), vec![3], vec![2.0; 3]));
         model
@@ -400,16 +401,16 @@ fn files_that_contradict_themselves_are_refused() {
     model_error(factors(both, "rope_freqs.weight"), "rope_factors_long");
     let half = wrong(factors(plain(), "rope_factors_long.weight"), "half");
     assert!(matches!(half, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{half}");
-    // Windows of layers that nobody names, and of another number of layers.
+    // Windows without a pattern, and for another number of layers.
     let windowed = |kind: Kind| RandomModel::new(Kind { window: Some(4), ..kind });
     model_error(windowed(QWEN2), "sliding_window_pattern");
     let three = vec![true, false, true];
     model_error(windowed(LLAMA).with("llama.attention.sliding_window_pattern", three), "3 layers of 2");
     model_error(plain().with("llama.rope.freq_base_swa", 5e5f32), "freq_base_swa");
-    // What is there and not used.
+    // Tensors that exist and are unused.
     model_error(factors(plain(), "blk.1.attn_sinks.weight"), "blk.1.attn_sinks.weight");
     model_error(factors(plain(), "output.bias"), "output.bias");
-    // What an architecture cannot do without.
+    // Tensors that an architecture requires.
     for name in
         ["blk.3.post_ffw_norm.weight", "blk.0.attn_q_norm.weight", "rope_factors_short.weight", "blk.1.ffn_down.weight"]
     {
@@ -425,7 +426,7 @@ fn files_that_contradict_themselves_are_refused() {
 
 #[test]
 fn several_sequences_together_get_the_tokens_of_each_alone() {
-    // Windows, caps and norms of heads, and caches of each type of floats.
+    // Windows, caps, norms of heads, and caches of every floating-point type.
     let kinds: [(Kind, DType, &[usize]); 4] = [
         (LLAMA, DType::F16, &[0, 1, 2, 3]),
         (QWEN3, DType::Bf16, &[0, 3]),
@@ -469,7 +470,7 @@ fn a_model_from_parts_of_its_file_is_that_of_the_whole() {
                 planned += usize::from(loader.plan().is_some());
             }
             let plan = loader.plan().unwrap().clone();
-            // Known before the weights come, where the parts are small enough.
+            // Known before the weights arrive, if the parts are small enough.
             assert!(size == file.len() || planned > 1, "{size}");
             assert_eq!((plan.architecture, plan.context, plan.weights), (kind.name, whole.context(), weights));
             assert!(plan.largest < weights && plan.parameters > 0 && plan.layers > 0);
@@ -486,7 +487,7 @@ fn a_model_from_parts_of_its_file_is_that_of_the_whole() {
         let length = file.len() as u64;
         assert!(matches!(with(length, &file[..file.len() - 1]), Err(Error::Model { .. })));
         assert!(matches!(with(length - 1, &file), Err(Error::Model { .. })));
-        // Behind the last tensor there may be padding.
+        // There may be padding after the last tensor.
         let short = with(length - 100, &file[..file.len() - 100]);
         assert!(matches!(short, Err(Error::File(kiln_gguf::Error::Outside { .. }))));
         for none in [&b""[..], b"GG", &[7; 5000]] {

@@ -60,7 +60,7 @@ fn bpe_of_bytes_with_an_expression_and_tokens_around() {
          "special_tokens": {"x": {"id": "x", "ids": [258], "tokens": ["x"]}}},
     ]});
     let t = load(&file).unwrap();
-    // The lead of a word may be any character here, and not only a space.
+    // Here any character, not only a space, may lead a word.
     assert_eq!(t.encode("\tab ab"), [258, 9, 256, 257]);
     assert_eq!(t.special_tokens().bos, Some(258));
     file["post_processor"] = json!({"type": "RobertaProcessing", "cls": ["x", 257], "sep": ["y", 258]});
@@ -86,7 +86,7 @@ fn bpe_with_byte_fallback() {
     assert_eq!(plain(&t, "ab ab\u{e4}"), [8, 8, 2, 3]);
     assert_eq!(t.encode_with("<s>ab", Encoding { add_special: false, parse_special: true }), [1, 8]);
     assert_eq!(t.decode(&[8, 8, 2, 3]), "ab ab\u{e4}");
-    // The newer form puts the space in front of the whole text alone.
+    // The newer form adds the space only before the whole text.
     file["normalizer"] = Value::Null;
     file["pre_tokenizer"] =
         json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "first", "split": false});
@@ -108,7 +108,7 @@ fn wordpiece() {
             "lowercase": true},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
-        // Old files do not say what they are.
+        // Old files do not state their type.
         "model": {"unk_token": "[UNK]", "continuing_subword_prefix": "##",
             "vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "un": 4, "##able": 5, "cafe": 6}},
     });
@@ -132,7 +132,7 @@ fn unigram() {
     });
     let t = load(&file).unwrap();
     assert_eq!(plain(&t, "ab  a"), [5, 3, 5]);
-    // A map of no characters.
+    // An empty map of characters.
     file["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAAA"});
     assert_eq!(plain(&load(&file).unwrap(), "ab"), [5, 3]);
     file["normalizer"]["precompiled_charsmap"] = "****".into();
@@ -170,7 +170,7 @@ fn damaged_files_are_errors() {
         let error = load(&file).map(drop).unwrap_err().to_string();
         assert!(error.contains(needle), "{error}");
     };
-    // A number that asks for a table of four billion tokens.
+    // A number that would need a table of four billion tokens.
     wrong("/added_tokens/0/id", u32::MAX.into(), "token 4294967295 exists");
     wrong("/model/vocab/ab", 7.into(), "the same number, 7");
     wrong("/model/merges", json!(["a zz"]), "\"zz\" is not in the vocabulary");

@@ -54,8 +54,8 @@ fn a_real_encoder_gives_what_exact_arithmetic_gives() {
         println!("skipped: {why}");
         return;
     }
-    // The weights of the file are the f32 that the numbers were computed from, so that only roundings of f32 are left, some
-    // hundred of elements of 0.05.
+    // The file has the f32 weights from which the numbers were computed, so only roundings of f32 differ, about a
+    // hundred for elements of 0.05.
     let check = |found: &[f32], expected: &[f64; 8], text: &str| {
         assert_eq!(found.len(), 384);
         for (x, y) in found.iter().step_by(48).zip(expected) {

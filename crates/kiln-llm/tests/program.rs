@@ -59,7 +59,7 @@ fn inspect_prints_what_is_there_and_what_cannot_be_used() {
         ] {
             assert!(out.contains(expected), "{expected:?} is not in\n{out}");
         }
-        // Names of the file cannot control the terminal.
+        // Names from the file cannot control the terminal.
         assert!(!out.chars().any(|c| c.is_control() && c != '\n'), "{out:?}");
     }
 }
@@ -150,7 +150,7 @@ fn run_continues_a_text_and_bench_measures() {
     assert_eq!(run(&seeded), run(&seeded));
     let (code, _, explained) = run(&[&greedy[..], &["--explain"]].concat());
     assert!(code == 0 && explained.contains("predicted"), "{explained}");
-    // The plan of its memory: a line of numbers with units, of layers 0 and 1.
+    // The memory plan: a line of numbers with units, for layers 0 and 1.
     let plan: Vec<&str> = explained.lines().take(3).collect();
     assert!(["layers", "weights", "cache", "scratch"].iter().all(|head| plan[0].contains(head)), "{explained}");
     assert!(plan[1].contains("0 to 1") && plan[1].contains("unknown") && plan[2].contains("context of"), "{explained}");
@@ -166,7 +166,7 @@ fn run_continues_a_text_and_bench_measures() {
     let (code, table, errors) = run(&["bench", model, "-p", "20", "-n", "3", "-r", "1", "--depth", "9"]);
     assert_eq!((code, &*errors), (0, ""));
     assert!(["prompt", "decode", "tokens/s"].iter().all(|word| table.contains(word)), "{table}");
-    // Several sequences: a line and an object for each number of them.
+    // Several sequences: a line and an object for each number of sequences.
     let batched = ["bench", model, "-p", "20", "-n", "3", "-r", "1", "--batch", "1,3"];
     let (code, table, errors) = run(&batched);
     assert_eq!((code, &*errors, table.lines().count()), (0, "", 3), "{table}");
@@ -220,7 +220,7 @@ fn adapters_change_what_every_command_computes() {
     let folder = support::random_folder::TemporaryFolder::new("program-peft");
     folder.write("adapter_config.json", adapter.peft_config().to_string());
     folder.write("adapter_model.safetensors", adapter.peft_weights());
-    // The same with weights that it is merged into by half.
+    // The same with the adapter half merged into the weights.
     adapter.merge(&mut random, 0.5);
     let merged = random.save("program-merged");
     let [model, merged, gguf, text] = [&model, &merged, &gguf, &text].map(|path| path.to_str().unwrap());
@@ -240,7 +240,7 @@ fn adapters_change_what_every_command_computes() {
     assert!(!close(&logits(model, &[]), &expected) && !close(&logits(model, &["--lora", gguf]), &expected));
     assert!(close(&logits(model, &["--lora", &by_half]), &expected));
     assert!(close(&logits(model, &["--lora", &of_folder]), &expected));
-    // What several say is added up.
+    // The updates of several adapters are added.
     assert!(close(&logits(model, &["--lora", &quarters, "--lora", &format!("{peft}=0.25")]), &expected));
     for arguments in [
         &["run", "ab", "-n", "3", "--temperature", "0", "--device", "cpu", "--cache", "f32"][..],
@@ -305,7 +305,7 @@ fn run_draws_as_its_options_say() {
     let forbidden =
         ids(&["--temperature", "0", "--logit-bias", "7=1000", "--logit-bias", "7=-inf", "--logit-bias=6=999"]);
     assert_eq!(forbidden, "6 6 6 6 6\n");
-    // Penalties change which of two tokens follows: the logit of 7 is greater by some 20 at first.
+    // Penalties change which of two tokens comes next: at first the logit of 7 is greater by about 20.
     let two = ["--temperature", "0", "--logit-bias", "7=1020", "--logit-bias", "6=1000"];
     let with = |options: &[&str]| ids(&[&two[..], options].concat());
     let alternating = with(&["--frequency-penalty", "50"]);
@@ -314,12 +314,12 @@ fn run_draws_as_its_options_say() {
     assert_eq!(with(&["--frequency-penalty", "50", "--repeat-last-n", "-1"]), alternating);
     assert_eq!(with(&["--presence-penalty", "-50"]), with(&["--frequency-penalty", "-50"]));
     assert_eq!(with(&["--repeat-penalty", "1.5", "--repeat-last-n", "1"]), alternating);
-    // After `7 7` DRY prefers 6 to a third; after `7 7 6 7` it penalises both. The text of 7, "b", ends repetitions.
+    // After `7 7` DRY prefers 6 to a third 7; after `7 7 6 7` it penalises both. The text of 7, "b", ends repetitions.
     let dry = ["--dry-multiplier", "100", "--dry-base", "2", "--dry-allowed-length", "1", "--dry-last-n", "-1"];
     let seven = ["--temperature", "0", "--logit-bias", "7=1100", "--logit-bias", "6=1060"];
     assert_eq!(ids(&[&seven[..], &dry].concat()), "7 7 6 7 7\n");
     assert_eq!(ids(&[&seven[..], &dry, &["--dry-sequence-breaker", "b"]].concat()), "7 7 7 7 7\n");
-    // Each of the other options is taken: what it leaves is the likeliest token alone.
+    // Each of the other options has an effect: it leaves only the likeliest token.
     let likeliest = ids(&["--temperature", "0"]);
     for options in [
         &["--typical-p", "1", "--top-k", "1"][..],
@@ -403,7 +403,7 @@ fn quantize_writes_a_file_that_runs() {
     let to = to.to_str().unwrap();
     let (code, table, errors) = run(&["quantize", model, to, "Q8_0"]);
     assert_eq!((code, &*errors), (0, ""));
-    // Rows of 24 and 40 elements are no blocks of 32.
+    // Rows of 24 and 40 elements are not whole blocks of 32.
     assert!(table.contains("F32    to F16") && table.contains("bits a weight"), "{table}");
     let (code, text, errors) = run(&["run", to, "ab", "--temperature", "0", "-n", "4", "--device", "cpu"]);
     assert!(code == 0 && text.starts_with("ab"), "{text} {errors}");
@@ -453,19 +453,19 @@ mod chat {
         let (code, first, errors) = chat(&arguments, "ab x");
         assert_eq!((code, &*errors), (0, ""));
         assert!(first.ends_with('\n') && first.len() > 1, "{first:?}");
-        // An answer depends on what was said before, until that is forgotten; empty lines are no messages.
+        // An answer depends on earlier messages until they are forgotten; empty lines are not messages.
         let (_, two, _) = chat(&arguments, "ab x\n\nab x\n");
         assert!(two.starts_with(&first) && two != format!("{first}{first}"), "{two:?}");
         assert_eq!(
             chat(&arguments, "ab x\n/clear\nab x\n/quit\nab x\n"),
             (0, format!("{first}{first}"), String::new())
         );
-        // The system's message counts, and stays.
+        // The system message has an effect, and is kept.
         let system = [&arguments[..], &["--system", "b b ab"]].concat();
         let (_, with_system, _) = chat(&system, "ab x\n");
         assert_ne!(with_system, first);
         assert_eq!(chat(&system, "ab x\n/clear\nab x\n").1, format!("{with_system}{with_system}"));
-        // A seed repeats.
+        // A seed gives reproducible answers.
         let seeded = [&*model, "--temperature", "2", "-n", "9", "--seed", "7"];
         let answers = chat(&seeded, "ab\nx\nab\n");
         assert_eq!(chat(&seeded, "ab\nx\nab\n"), answers);
@@ -476,14 +476,14 @@ mod chat {
     #[test]
     fn problems_are_reported_with_what_to_do() {
         let model = model("program-chat-problems");
-        // A message that does not fit is forgotten; one that fits is answered as far as there is room.
+        // A message that does not fit is forgotten; one that fits is answered as far as the context allows.
         let small = [&*model, "--temperature", "0", "--ctx", "12"];
         let (code, out, errors) = chat(&small, "x x x x x x x x x x x x\n");
         assert_eq!((code, &*out), (1, ""));
         assert!(errors.contains("/clear") && errors.contains("--ctx") && errors.lines().count() == 1, "{errors}");
         let (_, alone, _) = chat(&small, "ab\n");
         assert_eq!(chat(&small, "x x x x x x x x x x x x\nab\n").1, alone);
-        // The template's refusal is one line; the conversation goes on.
+        // The template's refusal is one line; the conversation continues.
         let (code, out, errors) = chat(&[&model, "--system", "x"], "ab\n");
         assert_eq!((code, &*out), (1, ""));
         assert!(errors.contains("no system"), "{errors}");
@@ -519,7 +519,7 @@ mod chat {
     fn endless(name: &str) -> String {
         let has_output = |model: &RandomModel| model.tensors.iter().any(|(name, ..)| name == "output.weight");
         let mut model = KINDS.into_iter().map(RandomModel::new).find(has_output).unwrap();
-        // The logit of </s> is 0, and greater ones are likely.
+        // The logit of </s> is 0, which makes tokens with greater logits likely.
         let (_, dims, data) = model.tensors.iter_mut().find(|(name, ..)| name == "output.weight").unwrap();
         data[2 * dims[1]..3 * dims[1]].fill(0.0);
         model.with("tokenizer.chat_template", TEMPLATE).save(name).to_str().unwrap().to_owned()
@@ -542,7 +542,7 @@ mod chat {
         let mut byte = [0];
         output.read_exact(&mut byte).unwrap();
         press_ctrl_c(&child);
-        // The answer ends with its line, and the next one is answered.
+        // The answer ends with its line, and the next message is answered.
         while byte[0] != b'\n' {
             output.read_exact(&mut byte).unwrap();
         }
@@ -552,7 +552,8 @@ mod chat {
         while byte[0] != b'\n' {
             output.read_exact(&mut byte).unwrap();
         }
-        // It waits for a line now, or is about to: then the first press is one more for the answer, and the next ends the program.
+        // The program waits for a line now, or is about to: then the first press still concerns the answer, and the
+        // next ends the program.
         let status = loop {
             press_ctrl_c(&child);
             std::thread::sleep(std::time::Duration::from_millis(50));
@@ -683,7 +684,7 @@ fn embed_prints_embeddings_and_cosines() {
     assert_eq!((code, &*errors), (0, ""));
     let found = rows(&out);
     assert!(found.len() == 2 && found.iter().zip(&expected).all(|(a, b)| close(a, b)), "{out}");
-    // The same from lines.
+    // The same from lines of standard input.
     let lines = |input: &[u8]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kiln-llm"));
         command.args(&common[..4]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -729,7 +730,7 @@ fn embed_prints_embeddings_and_cosines() {
         let (code, _, errors) = run(&[&["embed", model, "un"], arguments].concat());
         assert!(code == expected_code && errors.contains(expected), "{arguments:?}: {errors}");
     }
-    // The other commands of models, and the other models.
+    // Commands for other kinds of models.
     for arguments in [&["run", model, "un"][..], &["bench", model], &["logits", model, "--tokens", "2"]] {
         let (code, out, errors) = run(arguments);
         assert!(code == 1 && out.is_empty() && errors.contains("kiln-llm embed"), "{arguments:?}: {errors}");
@@ -756,7 +757,7 @@ fn embed_prints_embeddings_and_cosines() {
     let (_, out, _) = run(&["inspect", path]);
     assert!(out.contains("the model: the architecture \"roberta\" is not supported"), "{out}");
 
-    // Positions and types stay what they are, and rows of 24 elements are no blocks.
+    // Positions and types are unchanged, and rows of 24 elements are not whole blocks.
     let to = self::path("embed-q8_0.gguf");
     let to = to.to_str().unwrap();
     let (code, table, errors) = run(&["quantize", model, to, "q8_0"]);
@@ -765,7 +766,7 @@ fn embed_prints_embeddings_and_cosines() {
         "{table} {errors}"
     );
     let (code, out, errors) = run(&["embed", to, "unable"]);
-    // Weights of 11 bits.
+    // Weights with 11 significant bits.
     let far = rows(&out)[0].iter().zip(&expected[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(code == 0 && rows(&out)[0].len() == WIDTH && far > 0.0 && far < 1e-2, "{far} {errors}");
     let (_, help, _) = run(&["embed", "--help"]);

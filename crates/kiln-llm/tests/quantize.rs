@@ -28,11 +28,11 @@ fn tensors() -> Vec<(&'static str, Vec<u64>, Vec<f32>)> {
         ("blk.0.attn_norm.weight", &[512]),
         ("blk.0.attn_q.weight", &[512, 3]),
         ("blk.0.attn_q.bias", &[3]),
-        // The one layer is in the last eighth.
+        // The only layer is in the last eighth.
         ("blk.0.attn_v.weight", &[512, 2]),
         ("blk.0.ffn_up.weight", &[96, 4]),
         ("blk.0.ffn_gate.weight", &[33, 4]),
-        // More elements than are converted at once.
+        // More elements than are cast at once.
         ("blk.0.ffn_down.weight", &[4096, 1100]),
     ]
     .into_iter()
@@ -92,7 +92,7 @@ fn a_mixture_is_written_and_quantised_again_only_where_asked() {
         assert!(tensor.bytes() == expected, "{name}");
     }
 
-    // From blocks to numbers is no second quantisation, to other blocks it is.
+    // From blocks to floats is not a second quantisation, to other blocks it is.
     let f16s = Recipe::find("F16").unwrap();
     Quantization::new(&written, f16s, false).unwrap().save(&engine, &from, &|_| ()).unwrap();
     let values = tensors().swap_remove(2).2;

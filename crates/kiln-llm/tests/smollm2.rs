@@ -12,7 +12,7 @@ const FILE: &str =
 
 const PROMPT: &str = "The capital of France is";
 
-/// Its tokens, and the likeliest that follow, computed in numpy with the weights that the file's blocks stand for.
+/// Its tokens, and the likeliest that follow, computed in numpy with the weights of the file's blocks.
 const TOKENS: [u32; 5] = [504, 3575, 282, 4649, 314];
 const FOLLOWING: [u32; 25] =
     [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33, 29, 34, 34, 216, 33, 34, 42, 33, 34];
@@ -38,7 +38,7 @@ fn a_real_model_says_what_exact_arithmetic_says() {
     session.push(&TOKENS).unwrap();
     let logits = session.logits().unwrap();
     for (token, expected) in LIKELIEST {
-        // Both are sums of f32, in another order.
+        // Both are f32 sums in different orders.
         assert!((logits[token] - expected).abs() < 2e-3, "token {token}: {}, not {expected}", logits[token]);
     }
     let text: String = session.generate(&Sampler::greedy(), 25).map(|made| made.unwrap().text).collect();
@@ -75,7 +75,7 @@ fn several_at_once(model: &Model<'_>) {
         session.truncate(0);
         session.push(&model.tokenizer().encode(prompt)).unwrap();
         let alone: Vec<_> = session.generate(&sampler, 6).map(Result::unwrap).collect();
-        // With the token that ends a text.
+        // Includes the token that ends the text.
         let all = session.tokens().len() - model.tokenizer().encode(prompt).len();
         let own: Vec<_> = made.iter().filter(|made| made.sequence == id).collect();
         assert_eq!(own.len(), all, "{prompt:?}");

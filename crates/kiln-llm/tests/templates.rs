@@ -71,14 +71,14 @@ fn prompts_are_those_of_python() {
                 if found != expected {
                     failures.push(format!("{name}, conversation {at}, {answer}: {expected} expected, {prompt:?}"));
                 }
-                // Where a prompt can be made, its tokens can, too.
+                // If a prompt can be rendered, it can be tokenized.
                 if let (Ok(prompt), Err(error)) = (&prompt, template.encode(&tokenizer, conversation, answer)) {
                     failures.push(format!("{name}, conversation {at}, {answer}: {error}\n{prompt}"));
                 }
             }
         }
         assert_eq!(fields.next(), None, "{name}");
-        // Whatever the template, a message adds no token that directs the model.
+        // With any template, a message adds no control token.
         let special = |content: &str| -> Option<Vec<u32>> {
             let messages = [Message::user("x"), Message::assistant(content), Message::user(content)];
             let tokens = template.encode(&tokenizer, &messages, true);

@@ -18,7 +18,7 @@ fn spm_merges_by_score_and_spells_what_it_does_not_know() {
     let t = spm().tokenizer().unwrap();
     assert_eq!(plain(&t, "ab"), [9]);
     assert_eq!(plain(&t, "abab"), [9, 8]);
-    // No token, and no byte token.
+    // Neither a token nor byte tokens.
     assert_eq!(plain(&t, "\u{e4}c"), [5, 3, 4, 0]);
     assert!(plain(&t, "").is_empty());
     assert_eq!(t.encode(""), [1]);
@@ -37,7 +37,7 @@ fn texts_of_control_tokens_are_tokens_only_where_that_is_asked_for() {
     assert_eq!(plain(&t, "<s>ab"), [5, 0, 0, 0, 8]);
     assert_eq!(t.encode_with("<s>ab", SPECIAL), [1, 9]);
     assert_eq!(t.encode_with("ab</s>ab<unk>", SPECIAL), [9, 2, 9, 0]);
-    // Those that users define always are; what follows one begins with a space.
+    // User-defined tokens are always recognised; a space is added to the text after one.
     assert_eq!(plain(&t, "ab<user>ab"), [9, 10, 9]);
     let b = bpe().tokenizer().unwrap();
     let text = "ab<|im_end|>";
@@ -65,11 +65,11 @@ fn bpe_merges_by_rank() {
     let t = bpe().tokenizer().unwrap();
     assert_eq!(plain(&t, "ab ab"), [256, 257]);
     assert_eq!(plain(&t, "aab"), [u32::from(b'a'), 256]);
-    // Long words go another way to the same tokens.
+    // Long words use the queue and give the same tokens.
     let long = "ab".repeat(1000);
     assert_eq!(plain(&t, &long), [256; 1000]);
     assert_eq!(plain(&t, &format!(" {long}"))[..2], [257, 256]);
-    // The file names no token for it: no BOS.
+    // The file has no token for it, so there is no BOS.
     assert_eq!(t.encode("ab"), [256]);
     assert_eq!(t.special_tokens().eos, Some(258));
     assert!(t.is_end(258) && !t.is_end(256));
@@ -94,7 +94,7 @@ fn unigram_takes_the_greatest_sum() {
     // ▁a b: -3; ▁ ab: -4.5; ▁ a b: -4.
     assert_eq!(plain(&t, "ab"), [7, 5]);
     assert_eq!(plain(&t, "aab"), [7, 4, 5]);
-    // Unknown characters side by side are one token.
+    // Adjacent unknown characters are one token.
     assert_eq!(plain(&t, "xyb"), [3, 2, 5]);
     assert_eq!(t.encode("b"), [3, 5, 1]);
     assert_eq!(t.decode(&[7, 5, 1]), "ab");
@@ -105,7 +105,8 @@ fn unigram_takes_the_greatest_sum() {
 
 #[test]
 fn unigram_maps_characters() {
-    // A double array that maps `B` to `b`: the root has base 1 and leads to entry 1 ^ 'B', whose base leads to the value.
+    // A double array that maps `B` to `b`: the root has base 1 and leads to entry 1 ^ 'B', whose base leads to the
+    // value.
     let mut entries = vec![0u32; 256];
     entries[0] = 1 << 10;
     let node = 1 ^ usize::from(b'B');
@@ -132,7 +133,7 @@ fn characters_are_kept_back_until_they_are_complete() {
     assert_eq!(decoder.push(0xc3), "");
     assert_eq!(decoder.finish(), "\u{fffd}");
     assert_eq!(decoder.finish(), "");
-    // Tokens that do not exist, and tokens that direct the model, have no text.
+    // Tokens that do not exist, and control tokens, have no text.
     assert_eq!((decoder.push(u32::MAX), t.decode(&[256, 258, 9999])), ("", "ab".into()));
     assert_eq!(t.decoder().with_special().push(258), "<|im_end|>");
 }
@@ -151,9 +152,9 @@ fn tokens_that_are_known_by_their_texts_end_a_generation() {
     let texts = ["<unk>", "<s>", "</s>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>"];
     let keys = support::Keys::new("llama").with("tokens", texts.to_vec()).with("scores", vec![0.0f32; 7]);
     let t = keys.tokenizer().unwrap();
-    // `<|end|>` ends a part of a message where messages have tokens of their own.
+    // `<|end|>` ends a part of a message in models with an end-of-message token.
     assert_eq!(t.ends().collect::<Vec<_>>(), [2, 3, 5, 6]);
-    // Whatever the file says: a text that spells one stays text.
+    // Whatever the file says: text that spells such a token stays text.
     assert_eq!(t.kind(3), Some(TokenKind::Control));
     assert!(!plain(&t, "<|im_end|>").contains(&3));
     assert_eq!((t.kind(7), t.token(7), t.token(3)), (None, None, Some(&b"<|im_end|>"[..])));
@@ -166,11 +167,11 @@ fn sequence_breakers_are_all_tokens_that_spell_a_text() {
     let tokens = |sequences: &[&[u32]]| SequenceBreakers::from_tokens(sequences.iter().map(|s| s.to_vec())).unwrap();
     let t = spm().tokenizer().unwrap();
     assert_eq!(of(&t, &["b"]), tokens(&[&[7], &[8], &[9]]));
-    // In one token, or behind a space that ends one.
+    // In one token, or after a token that ends with a space.
     assert_eq!(of(&t, &[" a"]), tokens(&[&[9], &[5, 6]]));
     // No space comes between the parts.
     assert_eq!(of(&t, &["bx"]), tokens(&[&[7, 11], &[8, 11], &[9, 11]]));
-    // Tokens that direct the model have no text; those of users have, and bytes.
+    // Control tokens have no text; user-defined tokens and bytes have one.
     assert_eq!(of(&t, &["s"]), tokens(&[&[10]]));
     assert_eq!(of(&t, &["\u{e4}"]), tokens(&[]));
     assert_eq!(of(&t, &["b", "bx", "b"]), tokens(&[&[7], &[7, 11], &[8], &[8, 11], &[9], &[9, 11]]));

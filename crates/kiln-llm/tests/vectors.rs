@@ -147,7 +147,7 @@ fn what_is_encoded_is_decoded() {
     if !are_there() {
         return;
     }
-    // WordPiece drops cases and accents; the others keep every text.
+    // WordPiece removes cases and accents; the others preserve every text.
     for name in VOCABULARIES.iter().filter(|&&name| name != "bert-bge") {
         let tokenizer = tokenizer(name);
         for (text, _) in vectors(name) {

@@ -1,7 +1,7 @@
 //! How many kernels kiln writes in a second: `cargo run --release -p kiln-ptx --example bench_kernel_gen`. No GPU and no driver.
 //!
 //! One thread writes each kernel again and again, from its configuration to the finished text, which is looked at each time.
-//! A rate is the median of many short samples; beside it stands how often the finished text could have been copied.
+//! A rate is the median of many short samples; beside it is the rate at which the finished text can be copied.
 
 use std::hint::black_box;
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use crate::layout::TensorMap;
 use crate::text::Text;
 use crate::{Builder, Gate, PtxType, Target};
 
-/// The alignment of shared memory that comes with the launch: that of swizzled rows of 128 bytes.
+/// The alignment of dynamic shared memory: that of swizzled rows of 128 bytes.
 const DYNAMIC_SHARED_ALIGN: u32 = 1024;
 
 /// The name of a parameter: a word, or a word and a number. Comes from `"n"` and `("in", 3)`.
@@ -17,7 +17,7 @@ const DYNAMIC_SHARED_ALIGN: u32 = 1024;
 pub struct Name {
     pub(crate) word: &'static str,
     pub(crate) number: Option<usize>,
-    /// The launch that it is of, where a kernel is for several at once: `n_0`.
+    /// The launch that it belongs to, in a kernel for several launches at once: `n_0`.
     pub(crate) launch: Option<usize>,
 }
 
@@ -67,13 +67,12 @@ pub enum ParameterKind {
     Scalar(PtxType),
     /// The address of a buffer, 8 bytes, aligned to 16 bytes.
     Buffer,
-    /// The description of a tensor by value, 128 bytes aligned to 64: what `cuTensorMapEncodeTiled` makes of a
-    /// [`TensorMap`].
+    /// A tensor map by value, 128 bytes aligned to 64: the output of `cuTensorMapEncodeTiled` for a [`TensorMap`].
     Tensor,
 }
 
 impl ParameterKind {
-    /// The type with which it is declared, where that says all: not of a tensor.
+    /// The type of its declaration, if that is the whole declaration, which excludes tensors.
     pub(crate) fn declared(self) -> &'static str {
         match self {
             Self::Scalar(ty) => ty.name(),
@@ -103,16 +102,17 @@ pub struct PtxKernel {
     pub(crate) shared_bytes: u32,
     pub(crate) dynamic_shared: bool,
     pub(crate) gate: Gate,
-    /// A module of it alone.
+    /// A module that contains only this kernel.
     pub(crate) text: String,
-    /// Where its entry begins there, and where the instructions do.
+    /// The offsets of its entry and of its instructions in the text.
     pub(crate) entry: usize,
     pub(crate) body: usize,
 }
 
-/// What a kernel begins with so that its launch overlaps with others (programmatic dependent launch): the launch behind it may
-/// begin, and it waits until those in front of it have ended. Measured on an H100: where a kernel has more blocks than run at
-/// once, what begins beside it slows it down by more than it gains, so launches of more than 512 blocks let none begin.
+/// The prologue of a kernel whose launch overlaps with others (programmatic dependent launch): the next launch may
+/// begin, and this one waits until the preceding ones have ended. Measured on an H100: if a kernel has more blocks than
+/// run at once, a launch that begins beside it slows it down by more than it gains, so launches of more than 512 blocks
+/// let none begin.
 const OVERLAPS: &str = "\
 \t{
 \t.reg .pred %few;
@@ -127,7 +127,7 @@ const OVERLAPS: &str = "\
 \t}
 \tgriddepcontrol.wait;
 ";
-/// What these instructions need.
+/// The requirements of these instructions.
 const OVERLAPS_NEED: Gate = Gate::new(7.8, Target::Sm90);
 
 impl PtxKernel {
@@ -268,7 +268,7 @@ impl fmt::Display for PtxModule {
     }
 }
 
-/// What stands before the kernels of a module.
+/// Writes the directives before the kernels of a module.
 pub(crate) fn preamble(text: &mut Text, Gate { version, target }: Gate, dynamic_shared: bool) {
     text.line(|line| {
         line.put(".version ");
@@ -294,23 +294,25 @@ pub trait Kernel {
     /// Writes it.
     fn build(&self) -> PtxKernel;
 
-    /// The buffers, as a launch counts them, that it reads on devices of this target before it waits for the launches in front of
-    /// it; `None` where it waits for nothing. A kernel that waits may begin while those still run (programmatic dependent
-    /// launch), provided that none of them writes these buffers; of any other memory it touches nothing before it has waited.
+    /// The buffers, numbered as in a launch, that it reads on devices of this target before it waits for the preceding
+    /// launches; `None` if it does not wait. A kernel that waits may begin while those still run (programmatic
+    /// dependent launch), provided that none of them writes these buffers; it accesses no other memory before it has
+    /// waited.
     ///
-    /// From `sm_90` on every kernel waits: [`Kernel::build_for`] sees to it.
+    /// From `sm_90` on every kernel waits, which [`Kernel::build_for`] ensures.
     fn reads_early(&self, target: Target) -> Option<Vec<usize>> {
         (target >= Target::Sm90).then(Vec::new)
     }
 
-    /// How many blocks along x a device of this many multiprocessors runs at once, of a kernel that does the same with fewer blocks:
-    /// each takes one piece of work after the other. `None` for other kernels.
+    /// For a persistent kernel, how many of its blocks along x a device with this many multiprocessors runs at once; it
+    /// computes the same with fewer blocks, because a block takes one piece of work after the other. `None` for other
+    /// kernels.
     fn blocks_at_once(&self, _multiprocessors: u32) -> Option<u32> {
         None
     }
 
-    /// Writes it as devices of this target run it: it waits for the launches in front of it where [`Kernel::reads_early`] says
-    /// that it does. Launching it then takes its time while the launch in front runs.
+    /// Writes it for devices of this target: it waits for the preceding launches if [`Kernel::reads_early`] says so.
+    /// Its launch latency then overlaps with the preceding launch.
     fn build_for(&self, target: Target) -> PtxKernel {
         match self.reads_early(target) {
             Some(_) => self.build().overlapping(),
@@ -318,7 +320,7 @@ pub trait Kernel {
         }
     }
 
-    /// A module of this kernel alone, as text.
+    /// A module that contains only this kernel, as text.
     fn emit_ptx(&self) -> String {
         self.build().into_text()
     }
@@ -346,13 +348,13 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Argument {
-    /// The address of the buffer of this number: inputs first, then outputs, as the kernel counts them.
+    /// The address of the buffer with this number: inputs first, then outputs, as the kernel numbers them.
     Buffer(usize),
     /// A scalar.
     U32(u32),
     /// A scalar.
     F32(f32),
-    /// The description of a tensor in a buffer.
+    /// A tensor map for a tensor in a buffer.
     Tensor(TensorMap),
 }
 
@@ -378,13 +380,13 @@ impl Launch {
     }
 }
 
-/// The greatest extent of a grid along x.
+/// Maximum extent of a grid along x.
 pub(crate) const MAX_GRID_X: u64 = (1 << 31) - 1;
 
-/// The greatest extent of a grid along y and z.
+/// Maximum extent of a grid along y and z.
 pub(crate) const MAX_GRID_YZ: u64 = (1 << 16) - 1;
 
-/// An extent as a kernel counts it.
+/// An extent as a 32-bit number.
 ///
 /// # Errors
 /// [`Error::Limit`] beyond `limit`.

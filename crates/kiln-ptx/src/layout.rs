@@ -5,7 +5,7 @@ use crate::{Builder, Operand, Pointer, PtxType, Shared, Value};
 
 /// Bytes of a row of a panel.
 const ROW: u32 = 128;
-/// Bytes that stay together.
+/// Bytes that are never separated.
 const PIECE: u32 = 16;
 /// Rows after which the order of pieces repeats.
 const ATOM: u32 = 8;
@@ -89,16 +89,17 @@ impl Panels {
         MatrixBlocks { panels: *self, first: self.piece(k, at.cast(), row, piece) }
     }
 
-    /// The description of the operand of `wgmma` that lies so, but for its address; `across`: rows are along k, not columns.
+    /// The `wgmma` descriptor of an operand with this layout, without its address; `across`: rows are along k, not
+    /// columns.
     pub(crate) fn descriptor(&self, across: bool) -> u64 {
-        // The stride of 8 rows, and that of panels: the latter is between groups of rows or columns of C, and of no
-        // meaning where columns are along k.
+        // The strides of 8 rows and of panels: the latter is between groups of rows or columns of C, and has no meaning
+        // if columns are along k.
         let (rows, panels) = (ATOM * ROW, if across { self.panel_bytes() } else { PIECE });
         const SWIZZLE_128: u64 = 1 << 62;
         SWIZZLE_128 | u64::from(rows / PIECE) << 32 | u64::from(panels / PIECE) << 16
     }
 
-    /// Bytes from the first step along k of instructions of `wgmma` to another: rows, or two pieces of a row of each panel.
+    /// The offset in bytes of a `wgmma` step along k: rows, or two pieces of a row of each panel.
     pub(crate) fn step(&self, across: bool, step: u32) -> u32 {
         const STEP: u32 = 2 * PIECE;
         match across {
@@ -130,9 +131,9 @@ impl Panels {
 /// The order of the four matrices of 8 rows by a piece of a block of 16 rows by two pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockOrder {
-    /// The second below the first, the third beside it.
+    /// The second below the first, the third to its right.
     Down,
-    /// The second beside the first, the third below it.
+    /// The second to the right of the first, the third below it.
     Across,
 }
 
@@ -149,7 +150,7 @@ impl<'k> MatrixBlocks<'k> {
         Self { first: self.first.byte_index(bytes), ..self }
     }
 
-    /// This many pairs of pieces further on in the row of the panel; the blocks that are read from there on move by as many.
+    /// This many pairs of pieces further along the row of the panel; blocks that are read from there move equally.
     pub(crate) fn beside(self, pairs: Value<'k, u32>) -> Self {
         Self { first: self.first.flipped(pairs * (2 * PIECE)), ..self }
     }
@@ -158,7 +159,7 @@ impl<'k> MatrixBlocks<'k> {
     pub fn at(&self, below: u32, beside: u32) -> Pointer<'k, Shared, u32> {
         const PAIR: u32 = 2 * PIECE;
         let bytes = beside * PAIR / ROW * self.panels.panel_bytes() + below * 2 * ATOM * ROW;
-        // Further down, the order of pieces is the same; further on in a row, bits of the address are flipped.
+        // Vertically, the order of pieces is the same; horizontally, bits of the address are flipped.
         let bits = beside * PAIR % ROW;
         let first = if bits == 0 { self.first } else { self.first.flipped(bits) };
         first.bytes(bytes as i32)

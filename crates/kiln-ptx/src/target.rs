@@ -61,7 +61,7 @@ macro_rules! targets {
     };
 }
 
-// The name, the first version of PTX, and KiB of shared memory of a block.
+// The name, the first PTX version, and KiB of shared memory per block.
 targets! {
     /// Volta.
     Sm70 "sm_70" 6.0 96;
@@ -75,7 +75,7 @@ targets! {
     Sm89 "sm_89" 7.8 99;
     /// Hopper.
     Sm90 "sm_90" 7.8 227;
-    /// Hopper with what no later architecture keeps: the products of warp groups. Its texts run there alone.
+    /// Hopper with features that later architectures lack: the products of warp groups. Its code runs only there.
     Sm90a "sm_90a" 8.0 227;
     /// Blackwell: B200.
     Sm100 "sm_100" 8.6 227;
@@ -96,7 +96,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a text asks of whoever takes it: the least version of PTX and the least target.
+/// The requirements of a text: the least version of PTX and the least target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gate {
     /// The least version of PTX.

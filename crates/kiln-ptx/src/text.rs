@@ -6,12 +6,12 @@
 
 use crate::types::{Class, PtxType};
 
-/// Room for a line. The longest, products of warp groups, have 128 registers in a list, at most 11 bytes each.
+/// Maximum length of a line. The longest, products of warp groups, have 128 registers in a list, at most 11 bytes each.
 const LINE: usize = 1536;
-/// What a text begins with: small kernels take no more, and it is cleared first.
+/// Initial capacity of a text: enough for small kernels, because the memory is cleared first.
 const FIRST: usize = 4096;
 
-/// Text, and room behind it.
+/// Text with spare capacity.
 #[derive(Debug)]
 pub(crate) struct Text {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ impl Text {
         self.len
     }
 
-    /// Adds what `write` writes, a line at most.
+    /// Appends the output of `write`, at most a line.
     #[inline(always)]
     pub(crate) fn line(&mut self, write: impl FnOnce(&mut Line<'_>)) {
         if self.bytes.len() - self.len < LINE {
@@ -47,7 +47,7 @@ impl Text {
         self.len += line.len;
     }
 
-    /// Adds a name of any length.
+    /// Appends a name of any length.
     pub(crate) fn name(&mut self, name: &str) {
         if self.bytes.len() - self.len < name.len() {
             self.grow(name.len());
@@ -65,14 +65,14 @@ impl Text {
         std::str::from_utf8(&self.bytes[..self.len]).expect("whole names and ASCII were written")
     }
 
-    /// What was written from `first` on, and behind it what was written before.
+    /// The text from `first` on, followed by the text before it.
     pub(crate) fn beginning_at(&self, first: usize) -> String {
         let (last, first) = self.bytes[..self.len].split_at(first);
         String::from_utf8([first, last].concat()).expect("whole names and ASCII were written")
     }
 }
 
-/// The digits of 0 to 999, three each, and behind them how many of them are leading zeros.
+/// The digits of 0 to 999, three each, followed by the number of leading zeros.
 static DIGITS: [[u8; 4]; 1000] = {
     let mut digits = [[0; 4]; 1000];
     let mut n = 0;
@@ -84,8 +84,8 @@ static DIGITS: [[u8; 4]; 1000] = {
     digits
 };
 
-/// Of a number below 1000 the digits behind one another, the first in the lowest byte, and how many they are. Above them
-/// there is something else.
+/// The digits of a number below 1000 in consecutive bytes, first digit lowest, and their number. The bytes above are
+/// unspecified.
 #[inline(always)]
 fn up_to_three(n: usize) -> (u32, usize) {
     let digits = u32::from_le_bytes(DIGITS[n]);
@@ -93,7 +93,7 @@ fn up_to_three(n: usize) -> (u32, usize) {
     (digits >> (8 * zeros), 3 - zeros as usize)
 }
 
-/// The same of a number below a million.
+/// The same for a number below a million.
 #[inline(never)]
 fn up_to_six(n: usize) -> (u64, usize) {
     let (upper, len) = up_to_three(n / 1000);
@@ -101,7 +101,7 @@ fn up_to_six(n: usize) -> (u64, usize) {
     (upper | u64::from(u32::from_le_bytes(DIGITS[n % 1000])) << (8 * len), len + 3)
 }
 
-/// The same of any number.
+/// The same for any number.
 #[cold]
 #[inline(never)]
 fn any_number(n: u64) -> ([u8; 24], usize) {
@@ -122,7 +122,7 @@ fn hexadecimal<const N: usize>(bits: u64) -> [u8; N] {
 }
 
 impl Line<'_> {
-    /// Adds `len` of the bytes.
+    /// Appends `len` of the bytes.
     #[inline(always)]
     fn copy<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
         assert!(self.len <= LINE - N, "a line is too long");
@@ -130,7 +130,7 @@ impl Line<'_> {
         self.len += len;
     }
 
-    /// Adds a piece that is known at compile time.
+    /// Appends a piece that is known at compile time.
     #[inline(always)]
     pub(crate) fn put(&mut self, piece: &'static str) {
         assert!(self.len <= LINE - piece.len(), "a line is too long");

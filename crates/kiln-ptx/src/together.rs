@@ -14,14 +14,14 @@ use crate::{Argument, Kernel, Launch, PtxKernel, PtxType, Target};
 pub struct Together<K> {
     kernel: K,
     launches: usize,
-    /// Buffers of one launch.
+    /// Number of buffers of one launch.
     buffers: usize,
 }
 
-/// The position of a block along x, as kernels read it, and the number of blocks.
+/// The registers for the position of a block along x and the number of blocks, with their replacements.
 const SPECIAL: [(&str, &str); 2] = [("%ctaid.x", "%own_block"), ("%nctaid.x", "%own_blocks")];
 
-/// The parameters with the blocks of each launch.
+/// The parameters with the number of blocks of each launch.
 const BLOCKS: &str = "launch_blocks";
 
 impl<K: Kernel> Together<K> {
@@ -89,7 +89,7 @@ impl<K: Kernel> Kernel for Together<K> {
 }
 
 impl Launch {
-    /// Buffers that the arguments name, the greatest number included.
+    /// Number of buffers that the arguments name, up to the greatest number.
     fn buffers(&self) -> usize {
         let number = |argument: &Argument| match *argument {
             Argument::Buffer(number) => Some(number + 1),
@@ -104,11 +104,11 @@ impl PtxKernel {
         self.parameters.iter().all(|parameter| parameter.kind != ParameterKind::Tensor)
     }
 
-    /// The kernel for this many launches of it at once. Its parameters are those of the first launch, and so on, and behind them the
-    /// blocks of each launch along x.
+    /// The kernel for this many of its launches at once. Its parameters are those of the first launch, then those of
+    /// the others, followed by the blocks of each launch along x.
     fn together(mut self, name: String, launches: usize) -> Self {
         let (head, body) = self.text.split_at(self.body);
-        // Behind the parameters: the extents of a block, declarations of registers and of shared memory.
+        // The text after the parameters: the extents of a block, declarations of registers and of shared memory.
         let declarations = head[self.entry..].split_once("\n)\n").map_or("", |(_, rest)| rest);
         let of = |launch: usize| self.parameters.iter().map(move |parameter| parameter.of_launch(launch));
         let blocks = |launch| {
@@ -171,7 +171,8 @@ impl<'t> Load<'t> {
         Some(Self { ty, to, parameter: rest.strip_suffix("];")? })
     }
 
-    /// Loads the argument of the launch that the block belongs to: that of the last launch whose blocks begin before this one.
+    /// Loads the argument of the launch to which the block belongs: the last launch whose blocks begin at or before
+    /// this one.
     fn write(&self, launches: usize, text: &mut String) {
         let Self { ty, to, parameter } = self;
         *text += &format!("\tld.param.{ty} {to}, [{parameter}_0];\n");

@@ -11,11 +11,11 @@ use crate::text::Line;
 pub enum PtxType {
     /// True or false.
     Pred,
-    /// A byte of memory; in a register it is a word.
+    /// A byte of memory; a word in a register.
     U8,
     /// IEEE 754 half precision.
     F16,
-    /// The upper half of a single: 8 bits of significand.
+    /// The upper half of an f32: 8 bits of significand.
     Bf16,
     /// An unsigned integer of 32 bits.
     U32,
@@ -30,7 +30,7 @@ pub enum PtxType {
 }
 
 impl PtxType {
-    /// As it stands behind the dot of loads and declarations in PTX, which do not tell types of 16 bits apart.
+    /// The suffix of loads and declarations in PTX, which do not distinguish types of 16 bits.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pred => "pred",
@@ -44,7 +44,7 @@ impl PtxType {
         }
     }
 
-    /// As names of kernels say it, which do.
+    /// Its name in kernel names.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::F16 => "f16",
@@ -144,7 +144,7 @@ pub trait Operand<T>: Copy + Sealed {
     #[doc(hidden)]
     fn write(self, line: &mut Line<'_>);
 
-    /// Of a constant without a sign that is a power of two, which one.
+    /// The exponent of a constant that is an unsigned power of two.
     #[doc(hidden)]
     #[inline(always)]
     fn power_of_two(self) -> Option<u32> {
@@ -190,7 +190,7 @@ macro_rules! registers_only {
     };
 }
 
-// No instruction takes a constant of these.
+// No instruction takes a constant of these types.
 registers_only! {
     bool, Pred;
     Byte, U8;

@@ -1,4 +1,4 @@
-//! Texts as they were when somebody last looked at them. With `KILN_BLESS=1` they are written anew.
+//! Texts of kernels as they were last reviewed. `KILN_BLESS=1` writes them again.
 #![cfg(not(target_arch = "wasm32"))]
 
 #[path = "support/catalogue.rs"]
@@ -86,7 +86,7 @@ fn long_texts_and_names_are_written_whole() {
     assert_eq!(PtxModule::from(kernel).to_string(), text);
 }
 
-/// The same configuration gives the same text, whoever asks and however often.
+/// The same configuration gives the same text on every thread and every time.
 #[test]
 fn texts_repeat() {
     for target in catalogue::LADDER.into_iter().chain([Target::Sm90, Target::Sm90a]) {

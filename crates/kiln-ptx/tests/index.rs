@@ -44,7 +44,7 @@ fn gather_keeps_its_contract() {
             let (out, report) =
                 run_gather(table.data().as_bytes(), [rows, row], indices).unwrap_or_else(|why| panic!("{case}: {why}"));
             assert_eq!(report, u64::MAX, "{case}");
-            // What the rows stand for is made by other kernels.
+            // Other kernels make the content of the rows.
             let mut stored = Buffer::with_bytes(table.ty().dtype, out.len()).unwrap();
             stored.as_mut().as_bytes().copy_from_slice(&out);
             let ty = op.infer(&[table.ty(), inputs[1].ty()]).unwrap()[0];

@@ -158,7 +158,7 @@ fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
         write(k);
         meet(k);
     });
-    // Each block writes a word for each thread to the other, and waits for the bytes that it is told to expect.
+    // Each block writes a word for each thread to the other, and waits for the bytes that it expects.
     let counted = |k: &Builder, bytes: u32, acquires: bool| {
         let (words, barrier) = (k.shared::<f32>(32), k.shared::<u64>(1));
         let (x, thread, other) = (k.buffer::<f32>("y"), k.tid_x(), 1 - k.cluster_ctarank());

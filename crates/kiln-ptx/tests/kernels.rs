@@ -183,7 +183,7 @@ fn long_rows_keep_their_contract() {
 fn blocks_that_stay_take_row_after_row() {
     let mut random = Random::new(67);
     let softmax = |columns| Softmax::new(columns, false, Target::Sm90a);
-    // Rows in pairs too, one of which is not there.
+    // Rows in pairs too; the last pair lacks a row.
     let (rows, columns) = (5, [32_780, 16_388]);
     let mut compare = |kernel: &dyn Kernel, launch: Launch, columns: usize, vectors: usize| {
         let operands = [rows * columns].into_iter().chain(vec![columns; vectors]);

@@ -33,7 +33,7 @@ fn close(found: &[f32], expected: &[f32], what: &str) {
     }
 }
 
-/// Blocks of random numbers, and the numbers that they stand for.
+/// Blocks of random numbers, and their elements.
 fn blocks(format: QuantFormat, count: usize, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
     let n = count * format.block_len();
     let mut blocks = vec![0; format.bytes(n).unwrap()];

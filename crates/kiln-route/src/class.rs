@@ -28,7 +28,8 @@ impl Class {
 }
 
 impl Class {
-    /// The class of products by expert: that of a product with the weights of an expert, of as many rows as choose one on average.
+    /// The class of products by expert: that of a product with the weights of one expert and the average number of rows
+    /// per expert.
     fn of_experts(weights: &TensorType, indices: &TensorType) -> Self {
         let experts = weights.shape.dims().first().copied().unwrap_or(1).max(1);
         let rows = indices.shape.numel().div_ceil(experts);
@@ -42,9 +43,9 @@ impl Class {
     }
 }
 
-/// The operation that is calibrated for this one: itself, but for functions that compute little, for reductions that walk over
-/// their data alike and for operations that only move elements. The greatest element of all and the greater of two vectors
-/// share a name, and nothing else.
+/// The operation whose calibration serves this one: itself, except for functions that compute little, for reductions
+/// with equal access patterns, and for operations that only move elements. (`max` names both a reduction and an
+/// element-wise function, which differ.)
 fn representative(op: &Op) -> &'static str {
     match op {
         Op::Reduce(reduce) => match reduce.reduction {
@@ -53,11 +54,11 @@ fn representative(op: &Op) -> &'static str {
             Reduction::ArgMax | Reduction::ArgMin => "argmax",
             Reduction::NormL2 => "norm_l2",
         },
-        // What computes little takes as long as moving its operands and result.
+        // Functions that compute little take as long as moving their operands and result.
         Op::Elementwise(elementwise) => match elementwise.kind() {
             Kind::Neg | Kind::Abs | Kind::Scale | Kind::Clip | Kind::Relu | Kind::LeakyRelu => "scale",
             Kind::Floor | Kind::Ceil | Kind::Round | Kind::Trunc => "scale",
-            // The two angles are reduced alike.
+            // Both use the same reduction of angles.
             Kind::Sin | Kind::Cos => "sin",
             Kind::Add | Kind::Sub | Kind::Mul | Kind::Min | Kind::Max | Kind::Lerp => "add",
             kind => kind.name(),
@@ -74,7 +75,7 @@ fn representative(op: &Op) -> &'static str {
         // Reads a table and writes another, as a sum does.
         Op::IndexAdd(_) => "add",
         Op::Compare(_) | Op::Select(_) | Op::Arithmetic(_) => "add",
-        // Each moves elements and computes next to nothing.
+        // These move elements and compute next to nothing.
         _ if op.reads_as_stored() => "permute",
         _ => op.name(),
     }
@@ -85,7 +86,7 @@ pub const fn measured_as(format: QuantFormat) -> QuantFormat {
     measured(format).0
 }
 
-/// The same, and the kind of shape of products of several rows with it, which other kernels compute than those of one.
+/// The format, and the shape kind of products of several rows, which use other kernels than single rows.
 const fn measured(format: QuantFormat) -> (QuantFormat, &'static str) {
     match format {
         QuantFormat::Q8_0 => (QuantFormat::Q8_0, "rows, q8_0"),
@@ -118,7 +119,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         },
         Op::Matmul(matmul) => {
             let e = matmul.extents(&first, &inputs.get(1)?.shape).ok()?;
-            // One B for a whole stack makes the stack one tall matrix.
+            // A common B makes the stack one tall matrix.
             let stack = e.batch > 1 && (!e.shared_b || matmul.transpose_a);
             match (e.batch.saturating_mul(e.m), e.n) {
                 _ if stack => "stack",
@@ -138,7 +139,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         }
         Op::Convolve2d(convolution) => {
             let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
-            // A group runs as a convolution of its own.
+            // Each group runs as a convolution of its own.
             if e.c_in == e.groups && e.c_out == e.groups { "one channel" } else { "" }
         }
         Op::ConvolveTranspose2d(convolution) => {
@@ -156,7 +157,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             (_, (_, rows)) => rows,
         },
         Op::Transpose(transpose) => {
-            // Where one side is shorter than the vectors, how it fills them decides.
+            // If one side is shorter than the vectors, how it fills them determines the time.
             let (_, rows, columns) = transpose.extents(&first).ok()?;
             match (rows, columns) {
                 (..=4, _) => "up to 4 rows",
@@ -169,7 +170,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             }
         }
         Op::Pool2d(_) | Op::Resize2d(_) | Op::Gather(_) | Op::WriteRows(_) | Op::BatchNorm(_) | Op::IndexAdd(_) => "",
-        // Whole rows are copied.
+        // Copies whole rows.
         Op::Scatter(_) => "runs",
         Op::Permute(op) => moved(op, inputs),
         Op::Slice(op) => moved(op, inputs),
@@ -177,8 +178,8 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         Op::Pad(op) => moved(op, inputs),
         Op::Concat(op) => moved(op, inputs),
         Op::Reshape(op) => moved(op, inputs),
-        // What works on rows runs on several threads only where there are several, and what it pays for each row shows
-        // where rows are short.
+        // Operations on rows run on several threads only if there are several rows, and their cost per row matters for
+        // short rows.
         _ => match (first.rows(), first.columns()) {
             (..=1, _) => "one row",
             (_, ..=63) => "short rows",
@@ -187,7 +188,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
     })
 }
 
-/// Whether elements move in runs, as `memcpy` moves them, or one by one.
+/// Whether elements move in runs, as with `memcpy`, or one by one.
 fn moved(op: &impl Movement, inputs: &[TensorType]) -> &'static str {
     const RUN: usize = 8;
     let in_runs = op.copy(inputs, 0).is_ok_and(|copy| copy.run() >= RUN || copy.run() == copy.len());

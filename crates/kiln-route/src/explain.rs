@@ -64,7 +64,7 @@ impl Explanation {
         use fmt::Write;
         let mut question = op.name().to_owned();
         for input in inputs {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(question, " {}", input.shape);
         }
         Self::new(question, problem, decision)

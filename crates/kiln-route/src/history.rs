@@ -8,20 +8,21 @@ use serde::{Deserialize, Serialize};
 use crate::class::Class;
 use crate::place::Place;
 
-/// Observations before they count: fewer are luck.
+/// Number of observations from which they count: fewer may be chance.
 const MINIMUM: u32 = 10;
 
-/// An observation further than this from the mean of the earlier ones is an outlier: the machine was busy.
+/// An observation that differs from the mean of the earlier ones by more than this share is an outlier: the machine was
+/// busy.
 const OUTLIER: f64 = 0.5;
 
-/// Observations of other places of the same work after which a correction loses half of itself: what was slow once is tried
-/// again.
+/// Number of observations of other placements with the same work after which a correction is halved on a logarithmic
+/// scale, so that a placement that was slow once is tried again.
 const FORGET: u32 = 50;
 
 /// Corrections below this share are dropped.
 const NOTHING: f64 = 0.05;
 
-/// No work takes this many times longer than predicted, or shorter: a ratio beyond it was not observed.
+/// Maximum ratio between observed and predicted time; a ratio beyond it is not a real observation.
 const MOST_RATIO: f64 = 1e9;
 
 /// Observed times relative to predicted ones, for each class, octave of work and place.
@@ -35,8 +36,8 @@ pub struct History {
     entries: HashMap<Key, Entry>,
 }
 
-/// The operation and the kind of shape of a class, the octave of the work, and the position of a place. Names that were kept in
-/// a profile are owned.
+/// The operation and shape kind of a class, the octave of the work, and the position of a placement. Names from a
+/// profile are owned.
 type Key = (Cow<'static, str>, Cow<'static, str>, i32, usize);
 
 fn key(class: Class, octave: i32, place: usize) -> Key {
@@ -67,7 +68,7 @@ pub struct Observed {
     pub restored: u32,
 }
 
-/// The fields in their order: a list takes less room than an object, and less code to read it.
+/// The fields in order: a list is smaller than an object, and needs less code to parse.
 type Written = (String, String, i32, String, f64, u32, u32, f64, u32);
 
 impl From<Written> for Observed {
@@ -83,12 +84,12 @@ impl From<Observed> for Written {
 }
 
 impl Observed {
-    /// What it is about.
+    /// The class, octave and placement that it describes.
     pub(crate) fn key(&self) -> (&str, &str, i32, &str) {
         (&self.op, &self.shape, self.octave, &self.place)
     }
 
-    /// Checks what a file says.
+    /// Validates the values of a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { op, place, octave, mean, samples, remembered, .. } = self;
         let ratio = |ratio: f64| (1.0 / MOST_RATIO..=MOST_RATIO).contains(&ratio);
@@ -109,18 +110,18 @@ impl Observed {
 struct Entry {
     mean: f64,
     samples: u32,
-    /// Outliers since the last observation that was none, and their mean.
+    /// Number of consecutive outliers, and their mean.
     rejected: u32,
     rejected_mean: f64,
-    /// Observations of other places since the last one.
+    /// Observations of other placements since the last one.
     idle: u32,
-    /// The mean before it faded; zero where it has not.
+    /// The mean before it faded; zero if it has not.
     remembered: f64,
-    /// How often a correction that had faded was restored.
+    /// How often a faded correction was restored.
     restored: u32,
 }
 
-/// The power of two below the work: within an octave one correction serves.
+/// The power of two below the work: one correction serves a whole octave.
 fn octave(work: f64) -> i32 {
     work.max(1.0).log2() as i32
 }
@@ -158,7 +159,7 @@ impl History {
         }
         (entry.rejected, entry.rejected_mean) = (0, 0.0);
         entry.samples = entry.samples.saturating_add(1);
-        // Weights of at least 1/64 let the mean follow a machine that changes slowly.
+        // Weights of at least 1/64 let the mean follow slow changes of the machine.
         entry.mean += (ratio - entry.mean) / f64::from(entry.samples.min(64));
     }
 
@@ -200,7 +201,7 @@ impl History {
 }
 
 impl Entry {
-    /// Counts an observation of another place; whether the entry is still of use.
+    /// Counts an observation of another placement. Returns whether the entry is still useful.
     fn is_kept_idle(&mut self) -> bool {
         self.idle += 1;
         if self.idle < FORGET << self.restored.min(8) {
@@ -211,7 +212,7 @@ impl Entry {
             self.remembered = self.mean;
         }
         self.mean = self.mean.sqrt();
-        // What it remembers is of use as long as that is a correction.
+        // The remembered mean is useful while it is a correction.
         (self.remembered - 1.0).abs() > NOTHING
     }
 }
@@ -276,7 +277,7 @@ mod tests {
         }
         assert_eq!(seen[..3], [Some(16.0), Some(4.0), Some(2.0)]);
         assert!(seen[seen.len() - 1].is_some_and(|correction| correction < 1.05), "{seen:?}");
-        // As slow as before: that is known at once.
+        // The placement is as slow as before, which the first new observation confirms.
         history.observe(CLASS, 1000.0, 1, 1.0, 15.0);
         assert_eq!(correction(&history), Some(16.0));
         history.observe(CLASS, 5000.0, 0, 1.0, 1.0);
@@ -308,7 +309,7 @@ mod tests {
             assert_eq!(history.observed(&places), again.observed(&places));
         }
         assert_eq!(again.correction(CLASS, 1000.0, 1), Some(16.0), "it is known at once");
-        // A place that is gone takes its observations with it, and the others keep theirs.
+        // Removing a placement removes its observations; the others keep theirs.
         let fewer = History::from_observed(&kept, &places[1..]);
         assert_eq!(fewer.observed(&places[1..]), kept[1..]);
     }

@@ -88,12 +88,12 @@ impl Transfer {
         &self.0
     }
 
-    /// Checks what a file says.
+    /// Validates the values of a file.
     pub(crate) fn sound(&self, seconds: impl Fn(f64) -> Result<(), String>) -> Result<(), String> {
         if self.0.len() < 2 || self.0.windows(2).any(|w| w[0].0 >= w[1].0 || w[0].1 > w[1].1) {
             return Err("a transfer whose sizes or times do not ascend".to_owned());
         }
-        // Extrapolated sizes take a time, too.
+        // Extrapolated sizes must have valid times too.
         let [.., (from, before), (to, after)] = self.0[..] else { return Ok(()) };
         if after <= before || (to - from) as f64 / (after - before) > 1e30 {
             return Err("a transfer whose last rate is no rate".to_owned());

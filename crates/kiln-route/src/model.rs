@@ -11,23 +11,23 @@ use crate::problem::{Problem, Residency};
 pub enum Basis {
     /// Between two measurements of the class.
     Interpolated,
-    /// Below the smallest measurement: its time, which is nearly all overhead there.
+    /// Below the smallest measurement, whose time is used: it is nearly all overhead there.
     Below,
-    /// Above the largest measurement: its rate.
+    /// Above the largest measurement, whose rate is used.
     Beyond,
-    /// Measurements of another kind of shape of the same operation.
+    /// Measurements of another shape kind of the same operation.
     Related,
-    /// The formula with the constants of the place.
+    /// The formula with the constants of the placement.
     Formula,
     /// A graph: the sum over its operations.
     Sum,
 }
 
-/// Times of a class over work, for all places at once.
+/// Times of a class as a function of work, for all placements at once.
 ///
-/// Between two measured amounts of work time is interpolated on the straight line through them. For work within one level
-/// of the memory that is exact: `c0 + work / rate` is a line. Below the first measurement its time is kept, because what
-/// remains there is `c0`; beyond the last one time grows in proportion to the work, at the last rate.
+/// Between two measured amounts of work, time is interpolated linearly. That is exact for work within one level of the
+/// memory, where time is `c0 + work / rate`. Below the first measurement its time is used, because the remaining time
+/// is `c0`; beyond the last measurement time grows in proportion to the work, at the last rate.
 pub(crate) struct Segment<'a> {
     lower: &'a [f64],
     upper: &'a [f64],
@@ -37,7 +37,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// The piece of the curve for an amount of work; `None` without measurements.
+    /// The segment of the curve for an amount of work; `None` without measurements.
     pub(crate) fn find(work: &[f64], seconds: &'a [Vec<f64>], at: f64) -> Option<Self> {
         let first = seconds.first()?;
         let last = seconds.last()?;
@@ -64,12 +64,13 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What a problem costs on places besides its operations: launch, compilation, and moving operands and result.
+/// The cost of a problem on placements in addition to its operations: launch, compilation, and transfers of operands
+/// and result.
 pub(crate) struct Edges<'a> {
     links: &'a [Option<Link>],
     problem: &'a Problem,
     residency: &'a Residency,
-    /// Bytes of all operands where they are on the host and the result is wanted there.
+    /// Bytes of all operands if they are on the host and the result is wanted there.
     on_host: Option<u64>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Edges<'a> {
         Self { links, problem, residency, on_host }
     }
 
-    /// Seconds on a place; infinite where it cannot take the problem.
+    /// Seconds on a placement; infinite if it cannot run the problem.
     #[inline]
     pub(crate) fn of(&self, index: usize, place: &Place) -> f64 {
         let Self { links, problem, residency, on_host } = *self;
@@ -94,7 +95,7 @@ impl<'a> Edges<'a> {
             if place.memory == Memory::HOST {
                 return seconds;
             }
-            // One submission carries the operands of a call on slices there, and its results back.
+            // One submission uploads the operands of a call on slices and downloads its results.
             if let Some(path) = link(links, place.memory).map(|link| &link.call).filter(|_| problem.is_call()) {
                 return seconds + path.upload.seconds(bytes) + path.download.seconds(problem.result_bytes());
             }

@@ -49,11 +49,11 @@ impl Roofline {
     /// Cautious constants for a CPU without measurements: `lanes` f32 a vector, `threads` cores.
     pub fn assumed(lanes: usize, threads: usize) -> Self {
         let threads = threads.max(1) as f64;
-        // A fork and a join cost microseconds, and the threads share what lies beyond their own caches.
+        // A fork and a join cost microseconds, and the threads share the memory beyond their own caches.
         let (overhead, shared) = if threads > 1.0 { (5e-6, threads.min(4.0) * 0.9) } else { (50e-9, 1.0) };
         let own = if threads > 1.0 { threads * 0.9 } else { 1.0 };
         let lanes = lanes.max(1) as f64;
-        // Two loads a cycle of one vector at 3 GHz from the nearest cache, half of it from the next.
+        // Two vector loads per cycle at 3 GHz from the nearest cache, half as many from the next.
         let near = 3e9 * 4.0 * lanes;
         Self {
             overhead,
@@ -63,7 +63,7 @@ impl Roofline {
                 (16 << 20, near.min(30e9) * own),
                 (u64::MAX, near.min(16e9) * shared),
             ],
-            // Two operations an instruction, one and a half instructions a cycle.
+            // Two operations per instruction, one and a half instructions per cycle.
             peak: 3e9 * 3.0 * lanes * own,
         }
     }

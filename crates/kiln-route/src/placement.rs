@@ -23,33 +23,33 @@ use crate::router::{Router, TIE};
 use crate::selector::Backend;
 use crate::units::Seconds;
 
-/// Several devices are used where the best one alone is predicted to take longer than this share of their time allows:
-/// predictions are off by as much.
+/// Several devices are used only if they are predicted to take less than this share of the time of the best single
+/// device: predictions have an error of that size.
 const WORTH: f64 = 0.9;
 
-/// The most segments of one GPU: as many as a device keeps ready.
+/// Maximum number of segments of one GPU: a device caches as many executables.
 const MOST_SEGMENTS: usize = 4;
 
-/// How many different tasks, or sizes, back a [`Flow`] looks for one that it knows: a layer of a model has fewer, and looking
-/// through all would take long for a graph of steps that all differ.
+/// How many earlier tasks, or sizes, a [`Flow`] searches for an equal one: a layer of a model has fewer, and an
+/// unlimited search would be slow for a graph whose steps all differ.
 const LOOK_BACK: usize = 32;
 
-/// A bound on a time is a sum in another order than the time: it decides where it is ahead by more than rounding.
+/// A bound adds the times in another order than the simulation, so it decides only beyond this rounding error.
 const ROUNDING: f64 = 1e-9;
 
 /// The steps of a recorded graph, and what each reads and writes.
 #[derive(Debug, Clone)]
 pub struct Flow {
     steps: Vec<FlowStep>,
-    /// What all steps read, and what they write.
+    /// The tensors that all steps read, and those that they write.
     reads: Vec<Tensor>,
     writes: Vec<Tensor>,
-    /// The tasks of the steps, most of them different: a task is predicted once.
+    /// The distinct tasks of the steps: each task is predicted once.
     tasks: Vec<Task>,
-    /// Number of tensors, and their bytes.
+    /// Number of tensors, and their total bytes.
     tensors: usize,
     bytes: u64,
-    /// Bytes of the tensors, most of them different: a transfer is predicted once.
+    /// The distinct sizes of the tensors in bytes: each transfer is predicted once.
     sizes: Vec<u64>,
     /// The first of the tensors: the operands of the graph's [`Problem`], in its order.
     inputs: Vec<TensorId>,
@@ -60,9 +60,9 @@ pub struct Flow {
 
 #[derive(Debug, Clone)]
 struct FlowStep {
-    /// Which of the tasks it is.
+    /// Index of its task.
     task: usize,
-    /// Where what it reads and writes stands among that of all steps.
+    /// The range of its tensors among those that all steps read.
     reads: Range<usize>,
     writes: Range<usize>,
     barred: u64,
@@ -72,11 +72,11 @@ struct FlowStep {
 #[derive(Debug, Clone, Copy)]
 struct Tensor {
     number: usize,
-    /// Which of the sizes it has.
+    /// Index of its size.
     size: usize,
 }
 
-/// The position of a value among those seen lately, behind which it is put where it is not there.
+/// The position of a value among the most recent ones; appends the value if it is not there.
 fn position<T: PartialEq>(seen: &mut Vec<T>, value: T) -> usize {
     let first = seen.len().saturating_sub(LOOK_BACK);
     let known = seen[first..].iter().rposition(|known| *known == value);
@@ -130,7 +130,7 @@ impl Flow {
                 let ty = graph.ty(id)?;
                 let tensor = flow.add(ty);
                 if graph.state_of(id).is_some() {
-                    // The memory of the state, under another number from now on.
+                    // The memory of the state gets a new number.
                     flow.bytes = flow.bytes.saturating_sub(ty.bytes() as u64);
                     let number = flow.steps.len();
                     let replaced = readers.remove(&schedule.root(id)).unwrap_or_default();
@@ -154,7 +154,7 @@ impl Flow {
         Ok((flow, schedule))
     }
 
-    /// Numbers another tensor.
+    /// Assigns a number to a new tensor.
     fn add(&mut self, ty: TensorType) -> Tensor {
         let bytes = ty.bytes() as u64;
         self.tensors += 1;
@@ -162,7 +162,7 @@ impl Flow {
         Tensor { number: self.tensors - 1, size: position(&mut self.sizes, bytes) }
     }
 
-    /// What a step reads, each tensor as often as it is an operand.
+    /// The tensors that a step reads, once for each operand.
     fn reads(&self, step: usize) -> &[Tensor] {
         &self.reads[self.steps[step].reads.clone()]
     }
@@ -185,8 +185,8 @@ impl Flow {
         &self.inputs
     }
 
-    /// The order of the steps that changes the device as seldom as greedily possible, given the device of each step: from a
-    /// device everything runs that does not wait for others.
+    /// An order of the steps that greedily minimises changes of the device, given the device of each step: a device
+    /// runs all steps that do not wait for others.
     fn grouped(&self, device_of: &[usize]) -> Vec<usize> {
         let mut made = vec![usize::MAX; self.tensors];
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.len()];
@@ -279,26 +279,27 @@ impl Placement {
     }
 }
 
-/// What is predicted of each step.
+/// The predictions for each step.
 struct Predicted {
-    /// Seconds on each device by the index of its memory; that of the CPU is its best place. Infinite where barred.
+    /// Seconds on each device by the index of its memory; the CPU's are those of its best placement. Infinite if
+    /// excluded.
     seconds: Vec<[f64; MAX_MEMORIES]>,
-    /// That place of the CPU.
+    /// That CPU placement.
     cpu: Vec<usize>,
 }
 
-/// For each memory the position of its place and that place's launch latency; `None` for an unused memory.
+/// For each memory the position of its placement and that placement's launch latency; `None` for an unused memory.
 type Devices = [Option<(usize, f64)>; MAX_MEMORIES];
 
-/// What simulations of one graph share.
+/// Data that the simulations of one graph share.
 struct Setting<'a> {
     flow: &'a Flow,
     predicted: &'a Predicted,
     devices: &'a Devices,
-    /// Seconds from and to each memory for each size of the flow: those of a transfer between two memories are those from the
-    /// one and to the other, zero for the host.
+    /// Seconds from and to each memory for each size of the flow. A transfer between two memories takes the sum of one
+    /// from the first and one to the second; the host's are zero.
     transfers: Vec<[(f64, f64); MAX_MEMORIES]>,
-    /// The memories that hold each tensor at the start, a bit each.
+    /// The memories that hold each tensor at the start, as bits.
     held: Vec<u8>,
     result_stays: bool,
 }
@@ -346,9 +347,10 @@ impl<'a> Setting<'a> {
         (devices.len() > 1).then_some(devices)
     }
 
-    /// A time that no placement on these devices is below, whatever depends on what. A device takes at least the sum over its
-    /// steps, and the slowest at least any weighted mean of what all take; so no placement is below the sum over all steps of the
-    /// least weighted time. The weights let all devices take equally long that run everything.
+    /// A lower bound on the time of every placement on these devices, regardless of dependencies. A device takes at
+    /// least the sum over its steps, and the slowest one takes at least any weighted mean over the devices; so no
+    /// placement is below the sum over all steps of the least weighted time. The weights are chosen so that all devices
+    /// would take equally long to run everything.
     fn shared_work(&self, devices: &[usize]) -> f64 {
         let mut weights = [0.0_f64; MAX_MEMORIES];
         for seconds in &self.predicted.seconds {
@@ -367,7 +369,7 @@ impl<'a> Setting<'a> {
         self.predicted.seconds.iter().map(weighted).sum::<f64>() / total
     }
 
-    /// What the busiest device computes for: a time that no order of these steps is below.
+    /// The computing time of the busiest device: a lower bound for every order of these steps.
     fn busiest(&self, assigned: &[usize]) -> f64 {
         let mut busy = [0.0_f64; MAX_MEMORIES];
         assigned.iter().zip(&self.predicted.seconds).for_each(|(&device, seconds)| busy[device] += seconds[device]);
@@ -375,35 +377,35 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// The state of the devices while the steps of a graph are submitted one after the other.
+/// The state of the devices while the steps of a graph are submitted in turn.
 #[derive(Debug, Clone)]
 struct Timeline {
-    /// When the thread of the host is free.
+    /// When the host thread is free.
     host: f64,
-    /// When each device is.
+    /// When each device is free.
     free: [f64; MAX_MEMORIES],
-    /// The greatest of these.
+    /// The maximum of these.
     latest: f64,
-    /// The memories that hold each tensor, a bit each.
+    /// The memories that hold each tensor, as bits.
     held: Vec<u8>,
     last: usize,
 }
 
 impl Timeline {
-    /// No device ran the step before the first one.
+    /// The predecessor of the first step: no device.
     const NONE: usize = usize::MAX;
 
     fn new(setting: &Setting<'_>) -> Self {
         Self { host: 0.0, free: [0.0; MAX_MEMORIES], latest: 0.0, held: setting.held.clone(), last: Self::NONE }
     }
 
-    /// Takes over the state of another one of the same graph.
+    /// Copies the state of another timeline of the same graph.
     fn follow(&mut self, other: &Self) {
         (self.host, self.free, self.latest, self.last) = (other.host, other.free, other.latest, other.last);
         self.held.copy_from_slice(&other.held);
     }
 
-    /// Waits for a tensor and brings it to a device: when the host is free then.
+    /// Waits for a tensor and transfers it to a device. Returns when the host is free then.
     #[inline]
     fn brought(&self, setting: &Setting<'_>, mut host: f64, tensor: Tensor, device: usize) -> f64 {
         let held = self.held[tensor.number];
@@ -427,19 +429,19 @@ impl Timeline {
         let seconds = setting.predicted.seconds[step][device];
         let seconds = if self.last == device { seconds } else { setting.launch(device) + seconds };
         match device {
-            // The thread of the host is the CPU's.
+            // The CPU computes on the host thread.
             0 => (host + seconds, host + seconds),
             _ => (host, larger(host, self.free[device]) + seconds),
         }
     }
 
-    /// Submits a step, given when the host and the device are free after it.
+    /// Submits a step. The last argument is when the host and the device are free after it.
     #[inline]
     fn submit(&mut self, setting: &Setting<'_>, step: usize, device: usize, (host, free): (f64, f64)) {
         for tensor in setting.flow.reads(step) {
             let held = &mut self.held[tensor.number];
             if *held & 1 << device == 0 {
-                // It came through the host.
+                // The transfer went through the host.
                 *held |= 1 | 1 << device;
             }
         }
@@ -450,7 +452,7 @@ impl Timeline {
         self.latest = larger(self.latest, free);
     }
 
-    /// When the results are where they are wanted.
+    /// When all wanted results are in the memory where they are wanted.
     fn finished(&self, setting: &Setting<'_>) -> f64 {
         if setting.result_stays {
             return self.latest.max(self.host);
@@ -459,13 +461,13 @@ impl Timeline {
     }
 }
 
-/// The larger of two times. `f64::max` also looks for NaN, which no time is, and takes twice as many instructions.
+/// The larger of two times. `f64::max` also handles NaN, which times never are, and takes twice as many instructions.
 #[inline]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// The seconds of steps that are submitted in this order; infinite where they are not below `limit`.
+/// The seconds of steps that are submitted in this order; infinite if not below `limit`.
 fn simulated(
     setting: &Setting<'_>,
     device_of: impl Fn(usize) -> usize,
@@ -477,7 +479,7 @@ fn simulated(
         let device = device_of(step);
         let after = timeline.after(setting, step, device);
         timeline.submit(setting, step, device, after);
-        // The host never goes back in time.
+        // The host's time never decreases.
         if timeline.host >= limit {
             return f64::INFINITY;
         }
@@ -497,7 +499,7 @@ impl Router {
         let time = |device| (device, simulated(&setting, |_| device, 0..flow.len(), f64::INFINITY));
         let each: Vec<(usize, f64)> = known.map(time).collect();
         let least = each.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
-        // Of those that are equal the last, as for single operations.
+        // Of equal ones the last, as for single operations.
         let alone =
             each.into_iter().rfind(|&(_, seconds)| seconds <= least * (1.0 + TIE)).unwrap_or((0, f64::INFINITY));
         let limit = alone.1 * WORTH;
@@ -506,7 +508,7 @@ impl Router {
         let mut seconds = alone.1;
         if self.may_gain(&setting, limit) {
             for kind in [Backend::Gpu, Backend::Cuda] {
-                // One GPU may be a place of both kinds: they would wait for one another.
+                // One GPU may be a placement of both backends, which would wait for one another.
                 let Some(among) = setting.with_gpus(kind, self.places()) else { continue };
                 if setting.shared_work(&among) > beyond {
                     continue;
@@ -514,7 +516,7 @@ impl Router {
                 let path = shortest_path(&setting, &among);
                 let spread = earliest_finish(&setting, &among).filter(|spread| path.as_ref() != Some(spread));
                 for assigned in [path, spread].into_iter().flatten() {
-                    // One device alone is above the limit, whichever it is.
+                    // Every single device alone is above the limit.
                     let one = assigned.iter().all(|device| *device == assigned[0]);
                     if one || setting.busiest(&assigned) > beyond {
                         continue;
@@ -564,7 +566,7 @@ impl Router {
         if setting.flow.len() < 2 {
             return false;
         }
-        // Any other device costs at least a launch and the smallest transfers.
+        // Each further device costs at least a launch and the smallest transfers.
         let links = self.profile().links();
         let least = (1..MAX_MEMORIES).filter_map(|device| Some((device, setting.devices[device]?.1)));
         let least = least.map(|(device, launch)| launch + transfer(links, Memory::HOST, Memory::new(device as u8), 0));
@@ -578,7 +580,7 @@ impl Router {
             if !residency.is_barred(place)
                 && let Some(device) = devices.get_mut(known.memory.index())
             {
-                // The best place of the CPU stands last.
+                // The best CPU placement is the last one.
                 *device = Some((place, known.launch));
             }
         }
@@ -588,7 +590,7 @@ impl Router {
     fn predicted(&self, flow: &Flow, residency: &Residency) -> Predicted {
         let mut predicted = Predicted { seconds: Vec::with_capacity(flow.len()), cpu: Vec::with_capacity(flow.len()) };
         let handover: Vec<f64> = flow.sizes.iter().map(|&bytes| self.profile().handover(bytes)).collect();
-        // What was predicted of each task, and which places were barred then.
+        // The prediction of each task, and the placements that were excluded from it.
         let mut of_tasks: Vec<Option<(u64, [f64; MAX_MEMORIES], usize)>> = vec![None; flow.tasks.len()];
         for (number, step) in flow.steps.iter().enumerate() {
             let known = of_tasks[step.task].filter(|&(barred, ..)| barred == step.barred);
@@ -596,7 +598,7 @@ impl Router {
                 let (best, cpu) = self.on_devices(&flow.tasks[step.task], step.barred, residency);
                 *of_tasks[step.task].insert((step.barred, best, cpu))
             });
-            // What other steps wrote is in the caches of other cores, wherever those ran.
+            // Results of other steps are in the caches of other cores, wherever those steps ran.
             let written = flow.reads(number).iter().filter(|tensor| tensor.number >= flow.inputs.len());
             let handed: f64 = written.map(|tensor| handover[tensor.size]).sum();
             best[0] += handed;
@@ -606,7 +608,7 @@ impl Router {
         predicted
     }
 
-    /// Seconds of a task on each device, and the place of the CPU that is the best one.
+    /// Seconds of a task on each device, and the best CPU placement.
     fn on_devices(&self, task: &Task, barred: u64, residency: &Residency) -> ([f64; MAX_MEMORIES], usize) {
         let mut seconds = self.task_seconds(task);
         let mut best = [f64::INFINITY; MAX_MEMORIES];
@@ -661,16 +663,16 @@ impl Router {
     }
 }
 
-/// The shortest path over (step, device), in the order of the schedule; `None` where a step has no device.
+/// The shortest path over (step, device), in the order of the schedule; `None` if a step has no device.
 ///
-/// It keeps the best way to each device at each step; what that way left in which memory goes with it.
+/// Keeps, for each step, the best path to each device, with the memories that hold each tensor after that path.
 fn shortest_path(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize>> {
     let steps = setting.flow.len();
-    // The ways to each device, and room for those of the next step.
+    // The paths to each device, and space for those of the next step.
     let mut ways = vec![Timeline::new(setting)];
     let mut next: Vec<Timeline> = Vec::with_capacity(devices.len());
     let mut free: Vec<Timeline> = Vec::with_capacity(devices.len());
-    // For each step and each way to it, the device and the way before.
+    // For each step and each path to it, the device and the preceding path.
     let mut came: Vec<[(u8, u8); MAX_MEMORIES]> = Vec::with_capacity(steps);
     for (step, seconds) in setting.predicted.seconds.iter().enumerate() {
         let mut from = [(0, 0); MAX_MEMORIES];
@@ -712,8 +714,9 @@ fn shortest_path(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize>>
     Some(assigned)
 }
 
-/// Each step where it finishes first, in the order of the schedule; `None` where a step has no device. Here every device works
-/// by itself: that the thread of the host is the CPU's, too, is up to the order of submission.
+/// Assigns each step to the device where it finishes first, in the order of the schedule; `None` if a step has no
+/// device. Here the CPU counts as an independent device; the order of submission accounts for its use of the host
+/// thread.
 fn earliest_finish(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize>> {
     let flow = setting.flow;
     let mut held = setting.held.clone();
@@ -750,11 +753,11 @@ fn earliest_finish(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize
     Some(assigned)
 }
 
-/// The order in which steps are submitted: those of GPUs as soon as what they read has been computed, before those of the CPU;
-/// of the CPU's those first that need not wait for a GPU.
+/// The order in which steps are submitted: GPU steps as soon as their operands are computed, before CPU steps; among
+/// CPU steps first those that need not wait for a GPU.
 fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
-    // The steps that read each tensor that a step writes, once for each time: those of tensor t are from `first[t]` to
-    // `first[t + 1]`.
+    // The readers of each tensor that a step writes, once for each operand: those of tensor t are at `first[t]..first[t
+    // + 1]`.
     let mut first = vec![0; flow.tensors + 1];
     let reads = || (0..flow.len()).flat_map(|step| flow.reads(step).iter().map(move |tensor| (step, tensor.number)));
     reads().for_each(|(_, tensor)| first[tensor] += 1);
@@ -768,12 +771,13 @@ fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
         first[tensor] -= 1;
         readers[first[tensor]] = step;
     }
-    // How much of what it reads each step lacks.
+    // The number of operands of each step that are not computed yet.
     let lacks = |step: usize| flow.reads(step).iter().filter(|tensor| tensor.number >= flow.inputs.len()).count();
     let mut missing: Vec<usize> = (0..flow.len()).map(lacks).collect();
-    // Whether a tensor is a result of a GPU, which the CPU waits for.
+    // Whether a tensor is a result of a GPU that the CPU has to wait for.
     let mut pending = vec![false; flow.tensors];
-    // Waiting for its own device costs a GPU nothing. A step that is ready keeps its rank: all that it reads is there.
+    // Waiting for its own device costs a GPU nothing. The rank of a ready step does not change, because all of its
+    // operands are computed.
     let rank = |step: usize, pending: &[bool]| match assigned[step] {
         0 => 1 + u8::from(flow.reads(step).iter().any(|tensor| pending[tensor.number])),
         _ => 0,
@@ -798,7 +802,8 @@ fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
     order
 }
 
-/// A time that no placement on several devices is below: of the longest chain of steps, each where it takes least.
+/// A lower bound on the time of every placement on several devices: the longest chain of steps, each on its fastest
+/// device.
 fn longest_chain(setting: &Setting<'_>) -> f64 {
     let flow = setting.flow;
     let mut finished = vec![0.0_f64; flow.tensors];
@@ -812,7 +817,7 @@ fn longest_chain(setting: &Setting<'_>) -> f64 {
     longest
 }
 
-/// Whether no GPU has more segments than it keeps ready.
+/// Whether no GPU has more segments than executables that it caches.
 fn is_short(assigned: &[usize], order: &[usize]) -> bool {
     let mut segments = [0; MAX_MEMORIES];
     let mut last = None;

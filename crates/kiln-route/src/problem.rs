@@ -21,7 +21,7 @@ impl Task {
         Ok(Self::checked(op, inputs, &op.infer(inputs)?))
     }
 
-    /// The task on inputs that the shape rule has accepted, and the bytes of its results.
+    /// The task for inputs that the shape rule has accepted, and the bytes of its results.
     fn checked(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> (Self, u64) {
         let cost = for_operation!(op, concrete => {
             use kiln_ir::op::Operation;
@@ -35,8 +35,8 @@ impl Task {
         (Self { class: Class::of(op, inputs, outputs), cost }, results)
     }
 
-    /// The measure of work that curves are drawn over: the larger of flops and bytes. Within a class the two grow
-    /// together, and their maximum grows with whichever the operation is bound by.
+    /// The measure of work of the curves: the larger of flops and bytes. Within a class the two grow together, and the
+    /// maximum grows with whichever limits the operation.
     pub(crate) fn work(&self) -> f64 {
         self.cost.flops.max(self.cost.bytes()) as f64
     }
@@ -45,7 +45,8 @@ impl Task {
 /// What is to be placed: one operation, or a recorded graph as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    // A single operation is held without an allocation: deciding about it has to stay far below its own time.
+    // A single operation is stored without an allocation, because a decision must take far less time than the
+    // operation.
     first: Option<Task>,
     rest: Vec<Task>,
     operands: [u64; 5],
@@ -104,7 +105,7 @@ impl Problem {
             result_bytes: 0,
             is_call: false,
         };
-        // Whether a tensor is made here, and whether it has been read.
+        // For each tensor whether a step of the schedule computes it, and whether it has been read.
         let mut seen = HashMap::new();
         for node in graph.nodes() {
             let types = node.inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<_>>>()?;
@@ -120,7 +121,7 @@ impl Problem {
                 });
                 *read = true;
             }
-            // A reshape runs nowhere: its result is its operand.
+            // A reshape does not run: its result is its operand.
             if !node.op.renames(&types) {
                 let (task, _) = Task::new(&node.op, &types)?;
                 match problem.first {
@@ -214,12 +215,12 @@ impl Problem {
         self.operands[..inline].iter().chain(&self.more_operands).copied()
     }
 
-    /// Its operation where it is one call on its operands, not steps of a graph.
+    /// Its operation if it is a single call, not the steps of a graph.
     pub(crate) fn call(&self) -> Option<&Task> {
         self.first.as_ref().filter(|_| self.is_call)
     }
 
-    /// Whether it is one call on its operands, not steps of a graph.
+    /// Whether it is a single call, not the steps of a graph.
     pub(crate) fn is_call(&self) -> bool {
         self.is_call
     }
@@ -265,7 +266,7 @@ impl Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Residency {
     held: [u64; MAX_MEMORIES],
-    /// Whether operands beyond the 64th are in every memory, and not on the host alone.
+    /// Whether operands beyond the 64th are in every memory, rather than only on the host.
     rest_everywhere: bool,
     result_stays: bool,
     cold: u64,
@@ -339,13 +340,13 @@ impl Residency {
         }
     }
 
-    /// A memory that has the operand: the host if it does.
+    /// A memory that holds the operand: the host if it does.
     pub(crate) fn source(&self, operand: usize) -> Memory {
         let holder = (0..MAX_MEMORIES).map(|m| Memory::new(m as u8)).find(|&m| self.holds(m, operand));
         holder.unwrap_or(Memory::HOST)
     }
 
-    /// Whether every operand is on the host alone, and the result is wanted there.
+    /// Whether all operands are only on the host, and the result is wanted there.
     pub(crate) fn is_on_host(&self) -> bool {
         !self.result_stays && self.held[0] == u64::MAX && self.held[1..].iter().all(|&held| held == 0)
     }

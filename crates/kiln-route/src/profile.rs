@@ -13,13 +13,13 @@ use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 /// changes.
 pub const PROFILE_VERSION: u32 = 5;
 
-/// A profile larger than this was not written by kiln.
+/// Maximum size of a profile that kiln writes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// A capacity that nothing exceeds, as every program that passes JSON on keeps it: an integer that is an f64 too (RFC 8259,
+/// Maximum capacity in bytes: the largest integer that is exact in f64, which every JSON parser preserves (RFC 8259,
 /// section 6).
 const MOST_BYTES: u64 = (1 << 53) - 1;
 
-/// No constant of a machine is greater, or less than one part in as many.
+/// Maximum of all constants of a machine; their minimum is its reciprocal.
 const GREATEST: f64 = 1e30;
 
 /// What a profile is valid for.
@@ -63,7 +63,7 @@ pub struct Cpus {
     pub cores: Option<usize>,
 }
 
-/// The fields in their order: a list takes less code to read than an object, which counts in a browser.
+/// The fields in order: a list needs less code to parse than an object, which matters in a browser.
 type WrittenCpus = (usize, Option<String>, usize, Option<usize>);
 
 impl From<WrittenCpus> for Cpus {
@@ -116,11 +116,11 @@ pub struct Profile {
     places: Vec<Place>,
     /// The link to each memory by its number; the host has none.
     links: Vec<Option<Link>>,
-    /// Seconds of reading what another step of a graph wrote on the host.
+    /// Seconds of reading on the host what another step of a graph wrote.
     handover: Option<Transfer>,
     classes: Vec<Calibrated>,
-    /// What was observed after the calibration, where the program keeps it. A page does not: what reads and writes it would be a
-    /// hundredth of the smallest module.
+    /// Observations after the calibration, if the program keeps them. A page does not: the code to read and write them
+    /// would be a hundredth of the smallest module.
     #[cfg_attr(target_arch = "wasm32", serde(skip))]
     #[cfg_attr(not(target_arch = "wasm32"), serde(default, skip_serializing_if = "Vec::is_empty"))]
     observed: Vec<Observed>,
@@ -138,10 +138,10 @@ pub enum ProfileProblem {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
-    /// The profile is not what kiln writes.
+    /// The profile has invalid content.
     #[error("the profile is corrupt: {0}")]
     Corrupt(String),
     /// The profile was measured on another machine.
@@ -152,10 +152,10 @@ pub enum ProfileProblem {
         /// The machine that the profile names.
         found: Box<Machine>,
     },
-    /// The profile was measured where fewer places were allowed.
+    /// The profile was measured with fewer placements.
     #[error("the profile has no times of {place}")]
     Incomplete {
-        /// A place of this machine that it lacks.
+        /// A placement of this machine that it lacks.
         place: String,
     },
     /// The profile has the format of another version.
@@ -166,12 +166,12 @@ pub enum ProfileProblem {
     },
 }
 
-/// The error where a profile is to be kept in something else than a file.
+/// The error for keeping a profile in something other than a file.
 fn no_file() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a directory, a FIFO or a device, not a file")
 }
 
-/// Writes a file and waits until it is on the disk: some systems report a full disk, or a quota, only then.
+/// Writes a file and waits until it is on the disk: some systems report a full disk or an exceeded quota only then.
 fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     let mut file = std::fs::File::create(path)?;
@@ -179,9 +179,9 @@ fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Removes temporary files, called this and `PID-NUMBER`, of processes that no longer run.
+/// Removes temporary files, named `prefix` and `PID-NUMBER`, of processes that no longer run.
 fn remove_abandoned(directory: &Path, prefix: &str) {
-    // Writing one takes milliseconds. Where processes cannot be looked up, one that is an hour old is abandoned.
+    // Writing a file takes milliseconds. On systems without a process list, a file that is an hour old is abandoned.
     let (processes, least) = (Path::new("/proc"), if cfg!(target_os = "linux") { 1 } else { 3600 });
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -191,7 +191,7 @@ fn remove_abandoned(directory: &Path, prefix: &str) {
             && age.as_secs() >= least
             && !(cfg!(target_os = "linux") && processes.join(process.to_string()).exists())
         {
-            // Another process may be faster.
+            // Another process may have removed it already.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -286,7 +286,7 @@ impl Profile {
     }
 
     /// Adds a place that was not measured, on more threads than the place called `fewer` and less than that called `more`, which
-    /// were: between them, times follow a power of the number of threads. It stands before `more`.
+    /// were: between them, times follow a power of the number of threads. The field comes before `more`.
     ///
     /// # Errors
     /// [`ProfileProblem::Incomplete`] when these places are not there, or their threads not on both sides;
@@ -352,12 +352,12 @@ impl Profile {
         &self.links
     }
 
-    /// The measurements of a class, or else of another kind of shape of its operation.
+    /// The measurements of a class, or those of another shape kind of its operation.
     pub(crate) fn find(&self, op: &str, shape: &str) -> Option<(&Calibrated, bool)> {
         let key = |class: &Calibrated| class.op.as_str().cmp(op).then_with(|| class.shape.as_str().cmp(shape));
         match self.classes.binary_search_by(key) {
             Ok(i) => Some((&self.classes[i], true)),
-            // The kinds of shape of an operation stand together: one of them is next to where this one would be.
+            // The shape kinds of an operation are adjacent: if there are any, one is next to where this one would be.
             Err(i) => {
                 let first = self.classes[..i].partition_point(|class| class.op.as_str() < op);
                 self.classes.get(first).filter(|class| class.op == op).map(|class| (class, false))
@@ -367,7 +367,7 @@ impl Profile {
 
     /// The profile as JSON.
     pub fn to_json(&self) -> String {
-        // Numbers are finite and keys are strings, which is all that could fail.
+        // Cannot fail: numbers are finite and keys are strings.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -425,13 +425,13 @@ impl Profile {
     /// What the system says; [`InvalidInput`](std::io::ErrorKind::InvalidInput) where a directory, a FIFO or a device has this name.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // To take the name of a device would replace it.
+        // Renaming over a device would replace it.
         if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(no_file());
         }
         std::fs::create_dir_all(directory)?;
         let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
-        // Several threads of one process may write at the same time, too.
+        // Several threads of one process may write at the same time.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let prefix = format!(".{name}.");
@@ -440,7 +440,7 @@ impl Profile {
         let written =
             write_synced(&temporary, self.to_json().as_bytes()).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
-            // The error to report is the first one; the next process that writes removes what stays behind.
+            // Reports the first error; the next process that writes removes the temporary file.
             let _ = std::fs::remove_file(&temporary);
         }
         written
@@ -459,7 +459,7 @@ impl Profile {
         if !(1..=MAX_PLACES).contains(&places) {
             return Err(format!("{places} places, 1 to {MAX_PLACES} are possible"));
         }
-        // Times of any work stay finite, so that only places that are barred take for ever.
+        // Positive constants keep the times of any work finite, so that only excluded placements have infinite times.
         let positive = |what: &str, value: f64| {
             let sound = (1.0 / GREATEST..=GREATEST).contains(&value);
             sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which no machine has"))
@@ -479,7 +479,7 @@ impl Profile {
             }
             place.roofline.levels.iter().try_for_each(|&(_, bandwidth)| positive("bandwidth", bandwidth))?;
             if self.places.iter().filter(|other| other.name == place.name).count() > 1 {
-                return Err(format!("{place} stands there twice"));
+                return Err(format!("{place} is listed twice"));
             }
             if place.memory.index() >= MAX_MEMORIES {
                 return Err(format!("{place} is in memory {}, beyond {MAX_MEMORIES}", place.memory.index()));
@@ -515,7 +515,7 @@ impl Profile {
             }
         }
         if self.classes.windows(2).any(|w| (&w[0].op, &w[0].shape) == (&w[1].op, &w[1].shape)) {
-            return Err("a class stands there twice".to_owned());
+            return Err("a class is listed twice".to_owned());
         }
         for entry in &self.observed {
             entry.check()?;
@@ -524,7 +524,7 @@ impl Profile {
             }
         }
         if self.observed.windows(2).any(|pair| pair[0].key() >= pair[1].key()) {
-            return Err("observations stand there twice or in another order than that of their names".to_owned());
+            return Err("observations are listed twice, or not in the order of their names".to_owned());
         }
         Ok(())
     }

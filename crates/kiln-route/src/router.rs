@@ -13,26 +13,26 @@ use crate::problem::{Problem, Residency, Task};
 use crate::profile::{Calibrated, Machine, Profile};
 use crate::units::{Seconds, ThreeDigits};
 
-/// Places whose predicted times differ by less than this are equal. Of them those with the fewest threads are taken: kernels
-/// run short work on one thread whatever is allowed, and the cores that would not have helped are free for others. Of those
-/// the better one is.
+/// Placements whose predicted times differ by less than this are equal. The one with the fewest threads is chosen:
+/// kernels run short work on one thread whatever is allowed, and other work can use the cores. If the numbers of
+/// threads are equal too, the better instruction set is chosen.
 pub(crate) const TIE: f64 = 0.03;
 
-/// Work that takes more seconds than this is shared: fewer threads are taken only when they are predicted to be faster by more
-/// than [`FEWER`]. On many cores the same measurement differs from run to run by as much as the last doubling of threads
-/// gains, because one late core delays all; so the profile's order of the two says little. Both constants were chosen by
+/// Seconds above which work is shared: fewer threads are chosen only if they are predicted to be faster by more than
+/// [`FEWER`]. On many cores the same measurement varies between runs by as much as the last doubling of threads gains,
+/// because one late core delays all; so the profile's order of the two says little. Both constants were chosen by
 /// replaying recorded profiles (`tests/replay.rs` of kiln).
 const LONG: f64 = 20e-6;
 
 /// See [`LONG`].
 const FEWER: f64 = 0.20;
 
-/// A lesser instruction set is taken only when it is predicted to be faster by more than this. Differences below it come
-/// from how a length fits the vectors and from the alignment of data, which the amount of work does not tell; they turn
-/// around from shape to shape, and on average the better instruction set wins.
+/// A lesser instruction set is chosen only if it is predicted to be faster by more than this. Smaller differences come
+/// from how a length fits the vectors and from the alignment of data, which the amount of work does not determine; they
+/// change sign from shape to shape, and on average the better instruction set wins.
 const CLEAR: f64 = 0.10;
 
-/// A decision is unsure when another place is predicted to take at most this much longer.
+/// A decision is unsure if another placement is predicted to take at most this much longer.
 const UNSURE: f64 = 0.10;
 
 /// Predicts the time of a problem on every place and takes the least.
@@ -51,7 +51,7 @@ const UNSURE: f64 = 0.10;
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
-    /// Whether there is a place with a better instruction set beside this one.
+    /// Whether each placement has a counterpart with a better instruction set.
     lesser: [bool; MAX_PLACES],
     classes: ClassTable,
     forced: Option<usize>,
@@ -131,7 +131,7 @@ impl Router {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
         let history = history.as_deref().filter(|history| !history.is_empty());
         let (mut seconds, basis) = self.predict(problem, residency, history);
-        // What is observed of a call is all of it, transfers included.
+        // Observations of a call include its transfers.
         if let (Some(history), Some(task)) = (history, problem.call()) {
             for (i, seconds) in seconds.iter_mut().enumerate().take(self.places().len()) {
                 *seconds *= history.correction(task.class, task.work(), i).unwrap_or(1.0);
@@ -141,8 +141,8 @@ impl Router {
         Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
     }
 
-    /// The place of the least time, where a lesser instruction set and more threads have to be clearly ahead; among
-    /// equals the last.
+    /// The placement with the least time, where a lesser instruction set, and for long work fewer threads, must be
+    /// clearly faster; of equals the last.
     pub(crate) fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
         let places = self.places();
         let mut weighed = [f64::INFINITY; MAX_PLACES];
@@ -161,7 +161,7 @@ impl Router {
         (0..places.len()).rfind(|&i| equal(i) && places[i].threads == fewest).unwrap_or(best)
     }
 
-    /// Seconds that a problem takes on each place; of a graph with what has been observed, of a call without.
+    /// Seconds that a problem takes on each placement, with observed corrections for graphs and without them for calls.
     fn predict(
         &self,
         problem: &Problem,
@@ -176,7 +176,7 @@ impl Router {
         (seconds, basis)
     }
 
-    /// Seconds that the operations of a problem take on each place, without what happens at its edges.
+    /// Seconds that the operations of a problem take on each placement, without launch and transfers.
     fn compute(&self, problem: &Problem, history: Option<&History>) -> ([f64; MAX_PLACES], Basis) {
         let mut sum = [0.0; MAX_PLACES];
         if let Some(task) = problem.call() {
@@ -194,7 +194,7 @@ impl Router {
         (sum, if problem.len() == 1 { basis } else { Basis::Sum })
     }
 
-    /// Adds the seconds of an operation on each place.
+    /// Adds the seconds of an operation on each placement.
     fn add(&self, task: &Task, history: Option<&History>, sum: &mut [f64; MAX_PLACES]) -> Basis {
         let work = task.work();
         let found = self.classes.find(self.profile.classes(), &task.class).map(|class| (class, true));
@@ -212,7 +212,7 @@ impl Router {
         }
     }
 
-    /// Seconds that an operation of a graph takes on each place, behind others.
+    /// Seconds that an operation of a graph takes on each placement after other operations.
     pub(crate) fn task_seconds(&self, task: &Task) -> [f64; MAX_PLACES] {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
         let history = history.as_deref().filter(|history| !history.is_empty());
@@ -339,7 +339,7 @@ impl<'a> Decision<'a> {
         self.runner_up().is_some_and(|(_, seconds)| seconds <= self.seconds() * (1.0 + UNSURE))
     }
 
-    /// The best place that was not chosen, of those that could take the problem.
+    /// The best placement that could run the problem and was not chosen.
     fn runner_up(&self) -> Option<(&'a Place, f64)> {
         let others = self.predictions().enumerate().filter(|&(i, _)| i != self.chosen).map(|(_, p)| p);
         others

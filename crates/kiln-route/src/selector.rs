@@ -9,13 +9,13 @@ use kiln_ir::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The CPU, one number at a time.
+    /// The CPU with scalar code.
     Scalar,
     /// The CPU with vector instructions.
     Simd,
-    /// A graphics processor, through wgpu. The static rules know no other.
+    /// A GPU through wgpu. The static rules know no other GPU.
     Gpu,
-    /// A graphics processor of NVIDIA, through its own driver.
+    /// An NVIDIA GPU through CUDA.
     Cuda,
 }
 
@@ -40,9 +40,9 @@ impl fmt::Display for Backend {
 /// How the arithmetic of an operation grows with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpComplexity {
-    /// A few operations an element, each element used once: element-wise functions, transposes, gathers.
+    /// A few operations per element, each element used once: element-wise functions, transposes, gathers.
     Low,
-    /// Each element used a few times or folded into few results: reductions, inner products, normalisation of rows.
+    /// Each element used a few times or reduced to few results: reductions, inner products, normalisation of rows.
     Medium,
     /// Each element used many times: matrix products, convolutions, attention.
     High,
@@ -157,7 +157,7 @@ impl BackendSelector {
         self.select(data_bytes as f64, flops as f64)
     }
 
-    /// The ratio rule in floating point, where no product of extents overflows.
+    /// The ratio rule in floating point, so that no product of extents overflows.
     fn select(&self, bytes: f64, flops: f64) -> Backend {
         let compute = flops / self.gpu_flops;
         let transfer = bytes / self.pcie_bandwidth;
@@ -274,7 +274,7 @@ mod tests {
             assert!(matches!(rules.with_gpu_flops(bad), Err(Error::Parameter { .. })), "{bad}");
             assert!(matches!(rules.with_min_dispatch_ratio(bad), Err(Error::Parameter { .. })), "{bad}");
         }
-        // A faster GPU is chosen less often: the known defect of the rule, kept on purpose.
+        // A faster GPU is chosen less often: a known defect of the rule, kept intentionally.
         let faster = BackendSelector::new().with_gpu_flops(82.6e12).unwrap();
         assert_eq!(faster.select_for_matmul(20_000, 20_000, 20_000), Backend::Simd);
         let eager = BackendSelector::new().with_min_dispatch_ratio(0.2).unwrap();

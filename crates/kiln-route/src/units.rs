@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A time in the unit that suits it, with three digits.
+/// Formats a time in a suitable unit with three digits.
 pub(crate) struct Seconds(pub(crate) f64);
 
 impl fmt::Display for Seconds {
@@ -17,7 +17,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A number of at least one with three digits, all those before the point included.
+/// Formats a number of at least one with three digits, or with all digits before the point if these are more.
 pub(crate) struct ThreeDigits(pub(crate) f64);
 
 impl fmt::Display for ThreeDigits {
@@ -31,7 +31,7 @@ impl fmt::Display for ThreeDigits {
     }
 }
 
-/// A count in the unit that suits it.
+/// Formats a count in a suitable unit.
 pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
 
 impl fmt::Display for Count {

@@ -25,16 +25,16 @@ fn without_measurements_small_work_stays_on_one_thread_and_large_work_spreads() 
 #[test]
 fn residency_decides_between_cpu_and_gpu() {
     let router = with_gpu();
-    // A large product goes to the GPU from anywhere, an addition only if its operands are there.
+    // A large product runs on the GPU wherever its operands are, an addition only if they are resident.
     assert_eq!(chosen(&router, &square(4096), &Residency::host()), "gpu");
     let large = addition(1 << 24);
     assert_eq!(chosen(&router, &large, &Residency::host()), "avx512 x2");
     let resident = Residency::host().moved(0, GPU).moved(1, GPU).keep_result();
     assert_eq!(chosen(&router, &large, &resident), "gpu");
-    // One operand on the host, the result wanted there: two transfers are too many.
+    // One operand on the host, the result wanted there: two transfers cost too much.
     let half = Residency::host().moved(0, GPU);
     assert_ne!(chosen(&router, &addition(1000), &half), "gpu");
-    // Copies on both sides: nothing to move for either.
+    // Copies in both memories: neither device needs a transfer.
     let both = Residency::host().copied(0, GPU).copied(1, GPU).keep_result();
     assert_eq!(chosen(&router, &large, &both), "gpu");
     assert_eq!(chosen(&router, &addition(100), &both), "avx512 x1");
@@ -51,7 +51,7 @@ fn a_cold_pipeline_counts() {
 #[test]
 fn a_barred_place_is_not_taken_unless_it_is_forced() {
     let router = cpu_only();
-    // What only AVX2 can read: the one place that has it, whatever the others would be worth.
+    // Only AVX2 can read the packed operand, so its only placement is chosen, whatever the times of the others.
     let avx2 = [0, 2, 3].iter().fold(Residency::host(), |residency, &place| residency.barred(place));
     assert_eq!(chosen(&router, &square(1024), &avx2), "avx2 x1");
     let problem = square(1024);
@@ -74,10 +74,10 @@ fn predictions_are_the_formula() {
     let gpu = decision.predictions().last().unwrap();
     let bytes = 4.0 * 1024.0 * 1024.0;
     let computing = 10e-6 + 2e-6 + 2.0 * 1024f64.powi(3) / 50e12;
-    // The operands of a call go in one submission.
+    // One submission uploads all operands of a call.
     let expected = computing + 2.0 * 5e-6 + 3.0 * bytes / 25e9;
     assert!((gpu.seconds / expected - 1.0).abs() < 1e-12, "{} {expected}", gpu.seconds);
-    // A tensor that is there already: the other one is uploaded by itself.
+    // One tensor is resident: the other is uploaded by itself.
     let copied = router.decide(&problem, &Residency::host().copied(0, GPU));
     let expected = computing + 2.0 * (5e-6 + bytes / 25e9);
     let gpu = copied.predictions().last().unwrap();
@@ -102,7 +102,7 @@ fn calls_and_tensors_are_priced_by_their_own_way() {
 }
 
 fn with_additions() -> Router {
-    // 12 bytes an element; two threads begin to pay between the second and the third measurement.
+    // 12 bytes per element; two threads become faster between the second and the third measurement.
     let add = calibrated(
         "add",
         "",
@@ -151,7 +151,7 @@ fn decided(seconds: [f64; 4]) -> (String, String, bool) {
 
 #[test]
 fn ties_leave_cores_to_others() {
-    // All four are within 3 %: one thread, and the best instruction set among those.
+    // All four are within 3 %: one thread, and the best instruction set with one thread.
     let (place, why, unsure) = decided([1e-6, 1.01e-6, 1.02e-6, 0.999e-6]);
     assert_eq!(place, "avx512 x1");
     assert!(unsure);
@@ -162,9 +162,9 @@ fn ties_leave_cores_to_others() {
 fn more_threads_have_to_be_clearly_ahead() {
     assert_eq!(decided([9e-6, 9e-6, 1.02e-6, 1e-6]).0, "avx512 x1");
     assert_eq!(decided([9e-6, 9e-6, 1.05e-6, 1e-6]).0, "avx512 x2");
-    // One thread is enough: then the best place on one thread, not the last within the margin.
+    // One thread is enough: the best placement with one thread, not the last within the margin.
     assert_eq!(decided([9e-6, 0.9e-6, 1.09e-6, 1e-6]).0, "avx2 x1");
-    // Times that no machine has do not end in a place that is not there.
+    // Impossibly large times still choose a valid placement.
     assert_eq!(decided([1e30, 1e30, 1e30, 1e30]).0, "avx512 x2");
 }
 
@@ -211,18 +211,18 @@ fn a_graph_is_the_sum_of_its_operations_with_transfers_at_its_edges() {
     let problem = Problem::graph(&graph).unwrap();
     assert_eq!(problem.len(), 100);
     assert_eq!(problem.cost().flops, 100 * n as u64);
-    // A single addition is not worth the transfers, a hundred of them are.
+    // A single addition does not justify the transfers, a hundred of them do.
     assert_ne!(chosen(&router, &single, &Residency::host()), "gpu");
     let decision = router.decide(&problem, &Residency::host());
     assert_eq!(decision.place().name, "gpu");
     assert_eq!(decision.basis(), Basis::Sum);
     let bytes = 4.0 * n as f64;
-    // Each step is started behind the one before it.
+    // Each step starts after the one before it.
     let expected = 10e-6 + 100.0 * (2e-6 + 2e-6 + 3.0 * bytes / 2e12) + 3.0 * (5e-6 + bytes / 25e9);
     assert!((decision.seconds() / expected - 1.0).abs() < 1e-9, "{} {expected}", decision.seconds());
     assert!(decision.why().to_string().contains("sum over its operations"));
 
-    // More bytes than a number of 64 bits holds, where sizes have as many: described, never allocated.
+    // More bytes than a 64-bit number can count, on targets with 64-bit sizes: described, never allocated.
     let mut huge = Graph::new();
     let most = isize::MAX as usize / 8;
     let wide = huge.input(ty(&[most]));

@@ -110,14 +110,15 @@ fn a_step_without_a_kernel_runs_elsewhere_and_the_others_stay() {
     let placement = router.place(&flow, &Residency::host());
     assert_eq!(names(&router, &placement), [("gpu 0".into(), 10), ("cpu".into(), 1), ("gpu 0".into(), 10)]);
     assert_eq!(placement.segments[1].steps, [10]);
-    // Nobody else has the kernel, so no device is forced to run it.
+    // No other device has the kernel, so no device is forced to run it.
     flow.bar(&schedule, router.places().len(), |op, _| matches!(op, Op::Softmax(_)));
     assert_eq!(router.place(&flow, &Residency::host()).seconds, f64::INFINITY);
 }
 
 #[test]
 fn steps_stay_together_where_moving_costs_more_than_it_gains() {
-    // The GPU is faster at everything, the CPU nearly as fast at the functions: not worth 4 MiB there and back.
+    // The GPU is faster at everything, the CPU nearly as fast at the functions: the difference does not justify two
+    // transfers of 4 MiB.
     let router = machine_of(1e11, &[1e13], 1e9);
     let mut graph = Graph::new();
     let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
@@ -228,7 +229,7 @@ fn what_a_placement_takes() {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))] // proptest does not run there
+#[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
 mod properties {
     use kiln_ir::TensorType;
     use proptest::prelude::*;
@@ -302,14 +303,14 @@ fn steps_that_are_assigned_run_in_as_few_segments_as_their_order_allows() {
     let placement = router.assigned(&flow, &assigned, &Residency::everywhere());
     assert_eq!(names(&router, &placement), [("cpu".to_owned(), 6), ("gpu 0".to_owned(), 7)]);
     for segment in &placement.segments {
-        // Each product reads the version that the write before it left, and each write comes behind the product that reads the one
-        // before: in order of recording.
+        // Each product reads the version that the preceding write made, and each write follows the product that reads
+        // the version before it: in order of recording.
         assert!(segment.steps.is_sorted(), "{segment:?}");
         assert!(segment.steps.iter().all(|&step| assigned[step] == segment.memory));
     }
     let [first, second] = &placement.segments[..] else { panic!("{:?}", placement.segments) };
     assert!(placement.seconds >= second.finish && second.finish > first.finish, "{placement:?}");
-    // With everything on one device there is nothing to cross.
+    // With everything on one device there are no transfers.
     let alone = router.assigned(&flow, &vec![Memory::HOST; flow.len()], &Residency::everywhere());
     assert_eq!((alone.segments.len(), alone.seconds), (1, alone.alone.1));
 }

@@ -77,7 +77,7 @@ fn a_process_that_was_killed_leaves_nothing_for_ever() {
     let mut left: Vec<String> = std::fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-        // Elsewhere processes cannot be looked up.
+        // On other systems processes cannot be listed.
         .filter(|name| cfg!(target_os = "linux") || *name != running)
         .collect();
     left.sort();
@@ -95,7 +95,7 @@ fn a_profile_passes_through_programs_whose_numbers_are_all_f64() {
         match value {
             serde_json::Value::Number(number) => {
                 let float = number.as_f64().unwrap();
-                // As JavaScript writes it.
+                // In JavaScript's format.
                 if float.fract() == 0.0 && float.abs() < 1e21 {
                     *number = format!("{float}").parse().unwrap();
                 }
@@ -138,7 +138,7 @@ fn another_machine_is_foreign_and_another_version_is_told() {
     }
     let newer = text.replace(&version, "\"version\":99");
     assert_eq!(Profile::from_json(&newer, &machine()), Err(ProfileProblem::WrongVersion { found: 99 }));
-    // A version whose fields are not known here is still told as such.
+    // A version with unknown fields is still reported as a wrong version.
     let unknown = newer.replace("\"classes\"", "\"curves\"");
     assert_eq!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::WrongVersion { found: 99 }));
     let unknown = text.replace("\"classes\"", "\"curves\"");
@@ -170,7 +170,7 @@ fn a_process_that_is_pinned_differently_is_another_machine() {
     assert!(shown(Some(Cpus { cores: None, ..smt })).contains("of an unknown number of cores"));
 }
 
-#[cfg(not(target_arch = "wasm32"))] // a page does not keep them
+#[cfg(not(target_arch = "wasm32"))] // a page does not keep observations
 mod observations {
     use kiln_ir::op::Elementwise;
     use kiln_ir::{Shape, TensorType};
@@ -226,7 +226,7 @@ mod observations {
         let other = slow.restricted(|place| place.threads == 1).unwrap();
         assert!(other.observed().is_empty(), "observations go with their place");
 
-        // A router takes them up, and others do not look at them.
+        // A router uses them, and other methods ignore them.
         let (router, add) = (Router::new(profile().with_observed(vec![entry.clone()]).unwrap()), Elementwise::add());
         let ty = TensorType::f32(Shape::new(&[100]).unwrap());
         let problem = Problem::new(&add.into(), &[ty, ty]).unwrap();

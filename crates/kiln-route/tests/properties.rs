@@ -31,7 +31,7 @@ proptest! {
         let decision = router.decide(&problem, &residency);
         let least = decision.predictions().map(|p| p.seconds).fold(f64::INFINITY, f64::min);
         prop_assert!(decision.seconds().is_finite() && decision.seconds() >= 0.0);
-        // 3 % is a tie, 10 % not enough for more threads or for a lesser instruction set.
+        // 3 % is a tie; 10 % does not decide for more threads, nor for a lesser instruction set.
         prop_assert!(decision.seconds() <= least * 1.10 * 1.10 * 1.03);
         prop_assert_eq!(router.decide(&problem, &residency).index(), decision.index(), "a pure function");
     }

@@ -38,7 +38,7 @@ macro_rules! integers {
                     $((Data::$variant(a), Data::$variant(b), DataMut::$variant(out)) => {
                         run(simd, self.function, [a, b], out);
                     })*
-                    // The shape rule has checked that all are of one of these types.
+                    // The shape rule has checked that all operands have one of these types.
                     _ => {}
                 }
                 Ok(())
@@ -66,7 +66,7 @@ impl<T: Integer> PlainKernel for Computing<'_, T> {
     #[inline(always)]
     fn run(self) {
         let Self { function, a, b, out } = self;
-        // One loop for each function: it is no branch of an element.
+        // One loop for each function, so that no element needs a branch.
         match function {
             IntegerFunction::Add => fill(a, b, out, T::plus),
             IntegerFunction::Sub => fill(a, b, out, T::minus),
@@ -81,7 +81,7 @@ fn run<T: Integer>(simd: &Simd, function: IntegerFunction, [a, b]: [&[T]; 2], ou
     let n = out.len();
     let out = Shared::new(out.as_mut_ptr());
     for_parts(simd, n, &[a.len(), b.len()], |range| {
-        // SAFETY: parts are of 0..n and do not overlap.
+        // SAFETY: parts are inside 0..n and do not overlap.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
         let [a, b] = [a, b].map(|operand| Beside::of(operand, &range));
         // SAFETY: a `Simd` exists only for an available instruction set.

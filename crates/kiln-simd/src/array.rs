@@ -15,7 +15,7 @@ pub(crate) fn from_fn<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) ->
     values
 }
 
-/// What arrays are asked for here.
+/// Methods of arrays that this crate needs.
 pub(crate) trait Each<T, const N: usize> {
     /// `[f(self[0]), f(self[1]), ..]`
     fn each<U: Copy>(self, f: impl FnMut(T) -> U) -> [U; N];

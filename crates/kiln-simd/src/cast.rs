@@ -6,10 +6,10 @@ use kiln_ir::{Data, DataMut, Element, Kind, Operand, Result, dtype_table};
 use crate::simd::{Execute, Simd};
 use crate::vector::{PlainKernel, dispatch_plain};
 
-/// Elements that are on the way between two types at once.
+/// Number of elements that are cast through f32 or i64 at once.
 const AT_ONCE: usize = 256;
 
-/// Casts all elements; both have as many.
+/// Casts all elements; both slices have the same length.
 struct Elements<'a, 'b>(Data<'a>, DataMut<'b>);
 
 impl PlainKernel for Elements<'_, '_> {
@@ -29,7 +29,7 @@ impl PlainKernel for Elements<'_, '_> {
     }
 }
 
-/// Loads a few elements and stores them, until there are no more.
+/// Loads and stores a few elements at a time until all are cast.
 #[inline(always)]
 fn by_parts<T>(
     from: Data<'_>,
@@ -75,7 +75,7 @@ fn store_integers(from: &[i64], to: DataMut<'_>) {
     dtype_table!(store);
 }
 
-/// Floats or blocks as f32; both have as many elements.
+/// Casts floats or blocks to f32; both have the same number of elements.
 pub(crate) struct ToF32<'a>(pub(crate) Data<'a>, pub(crate) &'a mut [f32]);
 
 impl PlainKernel for ToF32<'_> {
@@ -84,7 +84,7 @@ impl PlainKernel for ToF32<'_> {
     #[inline(always)]
     fn run(self) {
         match self.0 {
-            // They are whole blocks, and as many elements as there is room for.
+            // They are whole blocks, and have as many elements as the slice.
             Data::Blocks(format, blocks) => drop(format.decode(blocks, self.1)),
             floats => kiln_ir::widen(floats, self.1),
         }

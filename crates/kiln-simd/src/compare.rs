@@ -10,7 +10,7 @@ use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
 use crate::vector::{PlainKernel, dispatch_plain};
 
-/// Elements of an operand beside some of a result: as many, or one for all.
+/// The elements of an operand for a part of the result: as many, or one for all.
 #[derive(Clone, Copy)]
 pub(crate) enum Beside<'a, T> {
     Each(&'a [T]),
@@ -18,7 +18,7 @@ pub(crate) enum Beside<'a, T> {
 }
 
 impl<'a, T: Copy> Beside<'a, T> {
-    /// Beside these elements of a result, which do not reach over the end of an operand that repeats.
+    /// The elements for this part of the result, which does not cross the end of an operand that repeats.
     pub(crate) fn of(operand: &'a [T], range: &Range<usize>) -> Self {
         match operand {
             &[one] => Self::All(one),
@@ -30,8 +30,8 @@ impl<'a, T: Copy> Beside<'a, T> {
     }
 }
 
-/// Calls `run` with parts of `n` elements of a result; none reaches over the end of an operand that repeats; in
-/// threads, where there are many.
+/// Calls `run` with parts of the `n` elements of a result; no part crosses the end of an operand that repeats.
+/// Uses threads if there are many elements.
 pub(crate) fn for_parts(simd: &Simd, n: usize, lengths: &[usize], run: impl Fn(Range<usize>) + Sync) {
     let repeated = lengths.iter().copied().filter(|&length| length > 1).min().unwrap_or(n);
     let part = part_len(1, n, simd);
@@ -58,7 +58,7 @@ impl<T: Copy + PartialOrd> PlainKernel for Comparing<'_, T> {
     #[inline(always)]
     fn run(self) {
         let Self { comparison, a, b, out } = self;
-        // One loop for each comparison: it is no branch of an element.
+        // One loop for each comparison, so that no element needs a branch.
         macro_rules! each {
             ($($comparison:ident),*) => {
                 match comparison {
@@ -82,12 +82,12 @@ pub(crate) fn fill<T: Copy, U>(a: Beside<'_, T>, b: Beside<'_, T>, out: &mut [U]
     }
 }
 
-/// Compares elements as they are.
+/// Compares elements in their own type.
 fn compare<T: Element + PartialOrd>(simd: &Simd, comparison: Comparison, [a, b]: [&[T]; 2], out: &mut [Bool]) {
     let n = out.len();
     let out = Shared::new(out.as_mut_ptr());
     for_parts(simd, n, &[a.len(), b.len()], |range| {
-        // SAFETY: parts are of 0..n and do not overlap.
+        // SAFETY: parts are inside 0..n and do not overlap.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
         let [a, b] = [a, b].map(|operand| Beside::of(operand, &range));
         // SAFETY: a `Simd` exists only for an available instruction set.
@@ -102,7 +102,7 @@ impl Execute for Compare {
             ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
                 match (inputs[0].data(), inputs[1].data()) {
                     $((Data::$variant(a), Data::$variant(b)) => compare(simd, self.comparison, [a, b], out),)*
-                    // The shape rule has checked that both are of one type.
+                    // The shape rule has checked that both have the same type.
                     _ => {}
                 }
             };
@@ -131,7 +131,7 @@ impl PlainKernel for Selecting<'_> {
                 fill(chosen, chosen, out, |x, _| x);
             }
             Beside::Each(condition) => {
-                // The words of b, of which those of a replace some.
+                // First all words of b; those of a then replace some of them.
                 fill(b, b, out, |x, _| x);
                 let chosen = out.iter_mut().zip(condition);
                 let replace =
@@ -147,14 +147,14 @@ impl PlainKernel for Selecting<'_> {
 
 impl Execute for Select {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        // Every type that it takes is a word an element.
+        // Elements of every supported type are words.
         let words = |index: usize| bytemuck::cast_slice::<u8, u32>(inputs[index].data().as_bytes());
         let (condition, a, b) = (inputs[0].data().bool(), words(1), words(2));
         let out: &mut [u32] = bytemuck::cast_slice_mut(outputs[0].as_bytes());
         let n = out.len();
         let out = Shared::new(out.as_mut_ptr());
         for_parts(simd, n, &[condition.len(), a.len(), b.len()], |range| {
-            // SAFETY: parts are of 0..n and do not overlap.
+            // SAFETY: parts are inside 0..n and do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
             let [a, b] = [a, b].map(|operand| Beside::of(operand, &range));
             let call = Selecting { condition: Beside::of(condition, &range), a, b, out };

@@ -8,12 +8,13 @@ use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
 use crate::vector::{PlainKernel, dispatch_plain};
 
-/// Elements of a row whose sums begin at zero: sums of several are joined by those in front, so that threads may take them.
+/// Elements of a part of a row, whose sums begin at zero; the totals of preceding parts are added later, so that
+/// threads can share a row.
 const PART: usize = 1 << 16;
-/// Columns that are summed side by side where rows are not contiguous.
+/// Columns that are summed side by side if rows are not contiguous.
 const COLUMNS: usize = 64;
 
-/// An element and what it is summed in: f64 for f32, and integers that wrap around.
+/// An element with the type of its sums: f64 for f32, and wrapping integers.
 trait Summand: Copy + Send + Sync + 'static {
     type Sum: Copy + Default + Send + Sync + bytemuck::Zeroable;
     fn sum(self) -> Self::Sum;
@@ -37,7 +38,7 @@ impl Summand for f32 {
     }
 }
 
-/// Integers, as the words that they are: sums of both signs have the same bits.
+/// Integers as unsigned words: sums have the same bits for both signs.
 impl Summand for u32 {
     type Sum = u32;
     #[inline(always)]
@@ -54,7 +55,7 @@ impl Summand for u32 {
     }
 }
 
-/// The sums of a contiguous part, from `before` on. Without a result, its total alone.
+/// The sums of a contiguous part, beginning with `before`. Without a result, only its total.
 struct Part<'a, T: Summand> {
     x: &'a [T],
     before: T::Sum,
@@ -68,7 +69,7 @@ impl<T: Summand> PlainKernel for Part<'_, T> {
     fn run(self) -> T::Sum {
         let Self { x, before, out } = self;
         let mut sum = T::Sum::default();
-        // One sum in four waits for the one before it. The order is the same with a result and without.
+        // One sum in four depends on the one before it. The order is the same with and without a result.
         let (fours, rest) = x.as_chunks::<4>();
         let four = |&[a, b, c, d]: &[T; 4]| {
             let ab = T::plus(a.sum(), b.sum());
@@ -97,9 +98,9 @@ impl<T: Summand> PlainKernel for Part<'_, T> {
     }
 }
 
-/// Rows that are side by side: some columns of a matrix.
+/// Adjacent rows: some columns of a matrix.
 ///
-/// `x` and `out` are good for `rows` rows `stride` apart, of `columns <= COLUMNS` elements.
+/// `x` and `out` are valid for `rows` rows, `stride` apart, of `columns <= COLUMNS` elements.
 struct Columns<T> {
     x: *const T,
     out: *mut T,
@@ -115,7 +116,7 @@ impl<T: Summand> PlainKernel for Columns<T> {
     fn run(self) {
         let mut sums = [T::Sum::default(); COLUMNS];
         for row in 0..self.rows {
-            // SAFETY: whoever makes a value of this type vouches for both.
+            // SAFETY: the creator of a value of this type guarantees both.
             let (x, out) = unsafe {
                 let at = row * self.stride;
                 let x = std::slice::from_raw_parts(self.x.add(at), self.columns);
@@ -139,7 +140,8 @@ fn run<T: Summand>(simd: &Simd, [outer, n, inner]: [usize; 3], x: &[T], out: &mu
             let column = block % blocks * COLUMNS;
             let at = block / blocks * n * inner + column;
             let columns = COLUMNS.min(inner - column);
-            // SAFETY: the columns of a block are within x and the result, which has as many elements, and no other block has them.
+            // SAFETY: the columns of a block are inside x and the result, which has as many elements, and no other
+            // block has them.
             let out = unsafe { out.get().add(at) };
             let block = Columns { x: x[at..].as_ptr(), out, rows: n, stride: inner, columns };
             // SAFETY: a `Simd` exists only for an available instruction set.
@@ -152,12 +154,12 @@ fn run<T: Summand>(simd: &Simd, [outer, n, inner]: [usize; 3], x: &[T], out: &mu
         let (row, start) = (i / parts, i % parts * PART);
         row * n + start..row * n + n.min(start + PART)
     };
-    // What is in front of each part of its row.
+    // The sum before each part of its row.
     let mut before = kiln_ir::zeros::<T::Sum>(outer * parts)?;
     if parts > 1 {
         let totals = Shared::new(before.as_mut_ptr());
         threads::for_each(outer * parts, threads, |i| {
-            // SAFETY: a `Simd` exists only for an available instruction set, and every part has a total of its own.
+            // SAFETY: a `Simd` exists only for an available instruction set, and every part has its own total.
             unsafe {
                 let part = Part { x: &x[part(i)], before: T::Sum::default(), out: None };
                 *totals.get().add(i) = dispatch_plain(isa, part);
@@ -172,7 +174,7 @@ fn run<T: Summand>(simd: &Simd, [outer, n, inner]: [usize; 3], x: &[T], out: &mu
     }
     threads::for_each(outer * parts, threads, |i| {
         let range = part(i);
-        // SAFETY: parts are within the result and do not overlap.
+        // SAFETY: parts are inside the result and do not overlap.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
         // SAFETY: a `Simd` exists only for an available instruction set.
         unsafe { dispatch_plain(isa, Part { x: &x[range], before: before[i], out: Some(out) }) };

@@ -12,7 +12,7 @@ use crate::threads::{self, Shared};
 use crate::vector::dispatch_plain;
 use crate::{gemm, quant};
 
-/// Elements of 16 bits that a thread casts at once.
+/// 16-bit elements that a thread casts at once.
 const SHARE: usize = 65_536;
 
 impl Execute for MatmulByExpert {
@@ -22,7 +22,7 @@ impl Execute for MatmulByExpert {
         let [x, weights, indices] = inputs else { return Ok(()) };
         let e = self.extents(&x.shape(), &weights.shape(), &indices.shape())?;
         let (indices, out) = (indices.data().u32(), outputs[0].f32());
-        // Before anything is written.
+        // Checked before anything is written.
         self.check(indices, e.experts)?;
         if out.is_empty() || e.k == 0 {
             out.fill(0.0);
@@ -31,7 +31,7 @@ impl Execute for MatmulByExpert {
         let mut wide = Vec::new();
         let x = as_f32(simd, x.data(), &mut wide)?;
         let row = |product: usize| &x[product / e.used * e.k..][..e.k];
-        // Stable, so that the rows of an expert stay in their order.
+        // A stable sort, so that the rows of an expert stay in order.
         let mut order: Vec<usize> = (0..indices.len()).collect();
         order.sort_by_key(|&product| indices[product]);
         let matrix = weights.ty().bytes() / e.experts;
@@ -60,7 +60,7 @@ impl Execute for MatmulByExpert {
     }
 }
 
-/// `out = x wᵀ` for rows x of k elements and weights `[n, k]`, where nothing is empty. `cast` is memory for f32 weights.
+/// `out = x wᵀ` for rows x of k elements and weights `[n, k]`, all non-empty. `cast` is memory for f32 weights.
 fn multiply(
     simd: &Simd,
     x: &[f32],
@@ -80,7 +80,7 @@ fn multiply(
     Ok(())
 }
 
-/// Floats as f32: themselves, or cast into `wide`.
+/// Floats as f32: unchanged, or cast into `wide`.
 fn as_f32<'a>(simd: &Simd, floats: Data<'a>, wide: &'a mut Vec<f32>) -> Result<&'a [f32]> {
     if floats.dtype() == DType::F32 {
         return Ok(floats.f32());

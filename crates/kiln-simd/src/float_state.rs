@@ -6,25 +6,25 @@
 //!
 //! On x86-64 the state is a part of MXCSR, on AArch64 FPCR. WebAssembly has no such state; other targets are taken as they are.
 
-/// Whether this thread rounds to nearest and keeps subnormal numbers.
+/// Whether this thread rounds to nearest and preserves subnormal numbers.
 #[inline(always)]
 pub(crate) fn is_default() -> bool {
     register::is_default()
 }
 
-/// Runs `f` in the default state and restores the state of the caller, also if `f` panics.
+/// Runs `f` in the default state and restores the caller's state, also if `f` panics.
 #[cold]
 #[inline(never)]
 pub(crate) fn in_default<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(register::Word);
     impl Drop for Restore {
         fn drop(&mut self) {
-            // SAFETY: the state that this thread had is one that its code was running in.
+            // SAFETY: this thread was running in this state before.
             unsafe { register::write(self.0) };
         }
     }
-    // The compiler does not know that the register decides what arithmetic gives, and may move arithmetic across the writes
-    // of it. It cannot move a call.
+    // The compiler does not know that the register affects the results of arithmetic, and may move arithmetic across
+    // writes of the register. It cannot move a call.
     #[inline(never)]
     fn call<R>(f: impl FnOnce() -> R) -> R {
         f()
@@ -42,9 +42,9 @@ pub(crate) fn guard<R>(f: impl Fn() -> R) -> R {
     if is_default() { f() } else { in_default(f) }
 }
 
-/// Makes sure that a function runs in the default state: elsewhere it returns what `$again`, a call of the function itself,
-/// returns in the default state. The code of the function is there once, and costs a comparison more. Arguments are moved: those
-/// that the other path refers to would be in memory on this one, too.
+/// Ensures that a function runs in the default state: in another state it returns the result of `$again`, a call of the
+/// function itself, in the default state. The code of the function exists once, and costs one comparison. Arguments are
+/// moved: if the other path referred to them, they would be in memory on this one too.
 macro_rules! require_default {
     ($again:expr) => {
         if !$crate::float_state::is_default() {
@@ -60,29 +60,31 @@ mod register {
 
     pub(super) type Word = u32;
 
-    /// Flush to zero, denormals are zero, and the two bits of the rounding mode.
+    /// Flush-to-zero, denormals-are-zero, and the two bits of the rounding mode.
     const CHANGES: Word = 1 << 15 | 1 << 6 | 3 << 13;
 
-    /// Four numbers for one addition.
+    /// The four operands of one addition.
     #[repr(align(16))]
-    #[allow(dead_code)] // read by assembly alone
+    #[allow(dead_code)] // read only by assembly
     struct Four([f32; 4]);
 
-    /// A half of a unit in the last place below 1.
+    /// Half of a unit in the last place below 1.
     const HALF: f32 = 1.0 / (1 << 25) as f32;
-    /// The sums that come to [`SUMS`] in the default state alone: rounding up changes the first sum, and
-    /// rounding down or to zero the second; the default rounds both, which are ties, to 1. Flushing changes the third.
+    /// The terms whose sums equal [`SUMS`] only in the default state: rounding up changes the first sum, and rounding
+    /// down or to zero the second; the default rounds both, which are ties, to 1. Flushing changes the third.
     static TERMS: Four = Four([HALF, -HALF, 0.0, 0.0]);
     static SUMS: Four = Four([1.0, 1.0, f32::from_bits(1 << 22), 1.0]);
 
-    /// By what arithmetic gives. To read MXCSR waits for all arithmetic before it, which sets flags there, so that a short call
-    /// would not overlap with the one before it: on an EPYC (Zen) a sum of 64 elements then takes 1.25 times as long as without a
-    /// check and a product of 8 x 8 elements 1.12 times; with this addition they take 1.1 and 1.02 times as long. On a Xeon (Emerald
-    /// Rapids) neither takes time that could be measured, nor does the subnormal number.
+    /// Detects the state from the results of arithmetic. Reading MXCSR waits for all earlier arithmetic, which sets
+    /// flags there, so a short call would not overlap with the one before it: on an EPYC (Zen) a sum of 64 elements
+    /// then takes 1.25 times as long as without a check and a product of 8 x 8 elements 1.12 times; with this addition
+    /// they take 1.1 and 1.02 times as long. On a Xeon (Emerald Rapids) neither takes measurable time, nor does the
+    /// subnormal number.
     #[inline(always)]
     pub(super) fn is_default() -> bool {
         let equal: u32;
-        // SAFETY: reads two constants, aligned to 16 bytes. Not `pure`: it must be done anew after a write.
+        // SAFETY: reads two constants, aligned to 16 bytes. Not `pure`, because the result changes after a write of the
+        // register.
         unsafe {
             asm!(
                 "movaps {x}, [{sums}]",
@@ -99,7 +101,7 @@ mod register {
         equal == 0xf
     }
 
-    /// What traps stays as the host has it.
+    /// Traps stay as the host has set them.
     pub(super) fn default_of(state: Word) -> Word {
         state & !CHANGES
     }
@@ -125,8 +127,8 @@ mod register {
 
     pub(super) type Word = u64;
 
-    /// Alternative half precision, one NaN for all, flushing of f32 and f16, the two bits of the rounding mode, and those by which
-    /// newer processors change subnormal numbers (FIZ, AH, NEP).
+    /// Alternative half precision, default NaN, flushing of f32 and f16, the two bits of the rounding mode, and the
+    /// bits by which newer processors change subnormal numbers (FIZ, AH, NEP).
     const CHANGES: Word = 1 << 26 | 1 << 25 | 1 << 24 | 3 << 22 | 1 << 19 | 7;
 
     #[inline(always)]
@@ -134,7 +136,7 @@ mod register {
         read() & CHANGES == 0
     }
 
-    /// What traps stays as the host has it.
+    /// Traps stay as the host has set them.
     pub(super) fn default_of(state: Word) -> Word {
         state & !CHANGES
     }
@@ -155,7 +157,7 @@ mod register {
     }
 }
 
-/// No state, or none that this crate knows.
+/// A target without such a state, or with one that this crate does not know.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod register {
     #[derive(Clone, Copy)]
@@ -175,6 +177,6 @@ mod register {
     }
 
     /// # Safety
-    /// None.
+    /// Always sound: there is no state.
     pub(super) unsafe fn write(_: Word) {}
 }

@@ -10,22 +10,22 @@ use crate::float_state::require_default;
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 
-/// Elements of a block. With the eight registers that a long chain needs it still fits 32 KiB of cache.
+/// Elements of a block. Even with the eight registers of a long chain it fits 32 KiB of cache.
 const BLOCK: usize = 1024;
 
 thread_local! {
-    /// Blocks of this thread, kept between calls.
+    /// The blocks of this thread, reused between calls.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where the result of each instruction lies while the chain runs on a block.
+/// Where each instruction's result is stored while the chain runs on a block.
 struct Registers {
     of: Vec<usize>,
     count: usize,
 }
 
 impl Registers {
-    /// Gives each result a register that no later reader of another result needs.
+    /// Assigns each result a register that no later reader of another result needs.
     fn assign(instructions: &[Instruction]) -> Self {
         let mut last_read = vec![0; instructions.len()];
         for (at, instruction) in instructions.iter().enumerate() {
@@ -38,7 +38,7 @@ impl Registers {
         let mut of = Vec::with_capacity(instructions.len());
         let mut busy_until: Vec<usize> = Vec::new();
         for (at, &last) in last_read.iter().enumerate() {
-            // What an instruction reads is free for its own result: each vector is read before it is written.
+            // An instruction may overwrite its operands: each vector is read before it is written.
             let free = busy_until.iter().position(|&until| until <= at);
             let register = free.unwrap_or_else(|| {
                 busy_until.push(0);
@@ -74,14 +74,14 @@ impl Simd {
         if n == 0 {
             return Ok(());
         }
-        // An input repeats: its length divides that of the result.
+        // An input repeats, so its length must divide that of the result.
         if let Some(input) = inputs.iter().find(|input| input.is_empty() || !n.is_multiple_of(input.len())) {
             return Err(Error::Length { op, operand: "input", expected: n, found: input.len() });
         }
         let registers = Registers::assign(&fused.instructions);
         let outputs: Vec<Shared<f32>> = outputs.iter_mut().map(|out| Shared::new(out.as_mut_ptr())).collect();
         let blocks = n.div_ceil(BLOCK);
-        // Whole runs of blocks a part, so that a thread streams through memory.
+        // Each part is several whole blocks, so that a thread streams through memory.
         let flops = fused.instructions.iter().map(|i| i.kind.flops()).sum();
         let part = part_len(flops, n, self).div_ceil(BLOCK);
         threads::for_each(blocks.div_ceil(part), self.threads(), |p| {
@@ -96,7 +96,7 @@ impl Simd {
         Ok(())
     }
 
-    /// Runs the chain on one block: registers first in `scratch`, then room to lay out repeated rows.
+    /// Runs the chain on one block: `scratch` holds the registers, followed by space for repeated rows.
     fn block(
         &self,
         fused: &Fused,
@@ -125,10 +125,10 @@ impl Simd {
                 }
             });
         }
-        // A result that is wanted is written where it is wanted and read from there; the others have registers.
+        // A wanted result is written to its output and read from there; the others have registers.
         let results = results.as_mut_ptr();
         let place = |at: usize| match fused.outputs.iter().position(|&(_, result)| result == at) {
-            // SAFETY: the outputs have `n` elements, of which the block is a range.
+            // SAFETY: the outputs have `n` elements, and the block is a range of them.
             Some(out) => unsafe { outputs[out].get().add(range.start) },
             // SAFETY: register numbers are below their count, so the block lies inside of `results`.
             None => unsafe { results.add(registers.of[at] * BLOCK) },
@@ -142,9 +142,9 @@ impl Simd {
                 };
             }
             let call = Call { sources, params: instruction.params, out: place(at), n: len, stream: false };
-            // SAFETY: the step was checked: there are as many sources as the function takes, and they hold `len` elements. The result goes to a register of this thread or to a range of an
-            // output that no other block has; where a source lies in the same place, the kernel reads each vector
-            // before it writes it.
+            // SAFETY: the step was checked: there are as many sources as the function takes, and they hold `len`
+            // elements. The result goes to a register of this thread or to a range of an output that no other block
+            // has; if a source is the same memory, the kernel reads each vector before it writes it.
             unsafe { call.dispatch(self.isa(), instruction.kind) };
         }
     }

@@ -14,7 +14,8 @@ use crate::vector::{Kernel, Vector, dispatch, dispatch_plain};
 const PARALLEL: usize = 300_000;
 /// Elements that a thread takes at once.
 const SHARE: usize = 65_536;
-/// The same of top-k, which takes about a nanosecond for each, and what one of its rows costs beside its elements.
+/// The same two numbers for top-k, which takes about a nanosecond per element, and the cost of one of its rows, in
+/// elements.
 const PARALLEL_TOP: usize = 40_000;
 const SHARE_TOP: usize = 16_384;
 const ROW: usize = 256;
@@ -23,7 +24,7 @@ impl Execute for Gather {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let (table, indices) = (inputs[0].data(), inputs[1].data().u32());
         let &[rows, columns] = inputs[0].shape().dims() else { return Ok(()) };
-        // Before anything is written.
+        // Checked before anything is written.
         self.check(indices, rows)?;
         if indices.is_empty() || columns == 0 {
             return Ok(());
@@ -37,14 +38,14 @@ impl Execute for Gather {
             let from = part * group;
             for (i, &index) in indices.iter().enumerate().skip(from).take(group) {
                 let at = index as usize * read;
-                // SAFETY: every index has a row of the output of its own, and no other part has it.
+                // SAFETY: every index has its own row of the output, and no other part accesses it.
                 let out = unsafe { shared.get().add(i * written) };
                 if as_it_is {
                     let row = &table.as_bytes()[at..at + read];
                     // SAFETY: a row of the output is as long as one of the table.
                     unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), out, read) };
                 } else {
-                    // SAFETY: what a table of another type gives is f32, and `out` is where one of its rows begins.
+                    // SAFETY: a table of another type gives f32, and `out` is the beginning of a row of these.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<f32>(), columns) };
                     // SAFETY: a `Simd` exists only for an available instruction set.
                     unsafe { dispatch_plain(simd.isa(), ToF32(table.part(at..at + read), out)) };
@@ -55,7 +56,7 @@ impl Execute for Gather {
     }
 }
 
-/// Rows of floats as elements or blocks of a type.
+/// Casts or quantises rows of floats to a type.
 fn stored(simd: &Simd, rows: &Operand<'_>, to: DType) -> Result<Buffer> {
     let mut stored = Buffer::zeros(&TensorType::of(to, rows.shape())?)?;
     match to {
@@ -75,7 +76,7 @@ impl Execute for WriteRows {
         let [x, rows, positions] = inputs else { return Ok(()) };
         let e = self.extents(&x.shape(), &rows.shape(), &positions.shape())?;
         let positions = positions.data().u32();
-        // Before anything is written.
+        // Checked before anything is written.
         self.check(positions, e.n)?;
         let converted;
         let stored = if rows.data().dtype() == outputs[0].dtype() {
@@ -101,15 +102,16 @@ impl Execute for WriteRows {
     }
 }
 
-/// An element as a number whose order is the one wanted: greatest first, of equals the lower index.
+/// Maps an element to a key whose order is the required one: greatest first, equal elements by index.
 fn key(x: f32, index: usize) -> u64 {
-    // +0 for both zeros, one NaN above +∞; then the order of floats is that of integers once negative ones are turned.
+    // +0 for both zeros, one NaN above +∞; then the order of floats is that of integers once negative ones are
+    // inverted.
     let bits = if x.is_nan() { 0x7fff_ffff } else { (x + 0.0).to_bits() };
     let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(ordered) << 32 | u64::from(!(index as u32))
 }
 
-/// The element that a key was made of.
+/// The index in a key.
 fn index_of(key: u64) -> usize {
     !(key as u32) as usize
 }
@@ -118,10 +120,10 @@ thread_local! {
     static CANDIDATES: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
 }
 
-/// The greatest of the rows of a matrix.
+/// The greatest elements of the rows of a matrix.
 ///
 /// # Safety
-/// `values` and `indices` are good for writing `k` elements for each row.
+/// `values` and `indices` are writable for `k` elements for each row.
 struct Greatest<'a> {
     x: &'a [f32],
     columns: usize,
@@ -156,11 +158,11 @@ impl Kernel for Greatest<'_> {
 
 /// Fills `candidates` with the keys of the `k` greatest elements of a row, in order.
 ///
-/// Elements that do not beat the k-th best so far are passed over a vector at a time; the others are collected, and
-/// cut back to k whenever twice as many have come together.
+/// Elements that do not exceed the k-th best so far are skipped a vector at a time; the others are collected, and
+/// reduced to k whenever there are twice as many.
 ///
 /// # Safety
-/// The instruction set is there; `1 <= k <= row.len()`.
+/// The instruction set is available; `1 <= k <= row.len()`.
 #[inline(always)]
 unsafe fn choose<V: Vector>(row: &[f32], k: usize, candidates: &mut Vec<u64>) {
     let enough = (2 * k).max(k + 64);
@@ -173,10 +175,10 @@ unsafe fn choose<V: Vector>(row: &[f32], k: usize, candidates: &mut Vec<u64>) {
     };
     let mut least = cut(candidates);
     let mut i = k;
-    // A k-th best that is NaN is beaten by nothing: of equals the earlier stays.
+    // Nothing exceeds a k-th best that is NaN, because the earlier of equal elements wins.
     while i < row.len() && !least.is_nan() {
         let n = V::LANES.min(row.len() - i);
-        // SAFETY: the access is inside of the row.
+        // SAFETY: the access is inside the row.
         let (v, least_lanes) = unsafe {
             let p = row.as_ptr().add(i);
             (if n == V::LANES { V::load(p) } else { V::load_first_or(p, n, f32::NEG_INFINITY) }, V::splat(least))
@@ -210,7 +212,7 @@ impl Execute for TopK {
         let k = self.k;
         let rows = x.len() / columns;
         let (values, indices) = (Shared::new(values.f32().as_mut_ptr()), Shared::new(indices.u32().as_mut_ptr()));
-        // A row costs about as much as another 256 elements: its candidates are sorted.
+        // A row costs about as much as another 256 elements, because its candidates are sorted.
         let cost = columns + ROW;
         let threads = if rows.saturating_mul(cost) < PARALLEL_TOP { 1 } else { simd.threads() };
         let group = (SHARE_TOP / cost).max(1);

@@ -1,4 +1,4 @@
-//! What the machine can do at most with an instruction set: the loops that measured figures are held against.
+//! The limits of the machine with an instruction set: loops that measured figures are compared with.
 //!
 //! They do no useful work. The multiply-add loop keeps its operands in registers, the others touch every element
 //! once, so that their rates are the ceilings of arithmetic and of each level of the memory.
@@ -11,8 +11,8 @@ use crate::simd::Simd;
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
-/// Chains of multiply-adds that run side by side. Twelve cover the latency of every core kiln has met, and the
-/// compiler keeps that many in registers even where there are sixteen.
+/// Independent chains of multiply-adds. Twelve hide the latency on every tested core, and the compiler keeps that many
+/// in registers even if there are only sixteen.
 const CHAINS: usize = 12;
 
 /// `steps` rounds of [`CHAINS`] multiply-adds.
@@ -25,7 +25,7 @@ impl Kernel for MultiplyAdd {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> u64 {
-        // SAFETY: the instruction set is there; the lanes hold any vector.
+        // SAFETY: the instruction set is available; the lanes hold any vector.
         unsafe {
             // A fixed point at 1: values neither grow nor become subnormal, and the compiler cannot know them.
             let (b, c) = (V::splat(black_box(0.999_999)), V::splat(black_box(1e-6)));
@@ -37,7 +37,8 @@ impl Kernel for MultiplyAdd {
                     }
                 }
             } else {
-                // Without a fused instruction a product and a sum are two; separate chains let both units work.
+                // Without a fused instruction a product and a sum are separate instructions; separate chains let both
+                // units work.
                 let (products, sums) = chains.split_at_mut(CHAINS / 2);
                 for _ in 0..2 * self.steps {
                     for (p, s) in products.iter_mut().zip(sums.iter_mut()) {
@@ -57,15 +58,15 @@ impl Kernel for MultiplyAdd {
 /// How a pass treats its elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pass {
-    /// Reads one array: 4 bytes an element.
+    /// Reads one array: 4 bytes per element.
     Read,
-    /// Reads one array, writes another: 8 bytes an element.
+    /// Reads one array, writes another: 8 bytes per element.
     Copy,
-    /// [`Pass::Copy`], written past the caches.
+    /// [`Pass::Copy`] with non-temporal stores.
     CopyStreamed,
-    /// Reads two arrays, writes their sum into a third: 12 bytes an element.
+    /// Reads two arrays, writes their sum into a third: 12 bytes per element.
     Add,
-    /// [`Pass::Add`], written past the caches.
+    /// [`Pass::Add`] with non-temporal stores.
     AddStreamed,
 }
 
@@ -106,7 +107,8 @@ impl Pass {
 /// One pass over `n` elements.
 ///
 /// # Safety
-/// What the pass uses of `a` and `b` is good for reading `n` f32, and of `out` for writing `n`; nothing else accesses `out`.
+/// The arrays among `a` and `b` that the pass uses are readable for `n` f32, and `out` is writable for `n`; nothing
+/// else accesses `out`.
 struct Touch {
     pass: Pass,
     a: *const f32,
@@ -142,10 +144,10 @@ impl Kernel for Touch {
 }
 
 impl Touch {
-    /// The pass as a loop of its own: nothing but the accesses is in it.
+    /// The pass as a separate loop that contains only the accesses.
     ///
     /// # Safety
-    /// The conditions of [`Touch`] hold; the instruction set of `V` is there.
+    /// The conditions of [`Touch`] hold; the instruction set of `V` is available.
     #[inline(always)]
     unsafe fn pass<V: Vector, const PASS: u8>(self) {
         let Self { a, b, out, n, .. } = self;
@@ -157,7 +159,7 @@ impl Touch {
             let mut seen = [V::splat(0.0); UNROLL];
             let mut i = 0;
             if streamed {
-                // Streaming stores want aligned addresses.
+                // Streaming stores require aligned addresses.
                 i = out.align_offset(4 * V::LANES).min(n).min(V::LANES);
                 if i > 0 {
                     let x = V::load_first(a, i);
@@ -228,7 +230,7 @@ pub fn touch(simd: &Simd, pass: Pass, a: &[f32], b: &[f32], out: &mut [f32]) -> 
     let out = Shared::new(out.as_mut_ptr());
     threads::for_each(n.div_ceil(part), simd.threads(), |i| {
         let start = i * part;
-        // Wrapping: an array that the pass does not use may be shorter.
+        // Wrapping, because an array that the pass does not use may be shorter.
         let touch = Touch {
             pass,
             a: a.as_ptr().wrapping_add(start),

@@ -32,7 +32,7 @@ fn polynomial<V: Lanewise, const N: usize>(x: V, coefficients: [f32; N]) -> V {
     sum
 }
 
-/// `min(max(x, lo), hi)` that keeps NaN; the bounds are constants and not zero.
+/// `min(max(x, lo), hi)` that preserves NaN; the bounds are constants and not zero.
 #[inline(always)]
 fn clamp<V: Lanewise>(x: V, lo: f32, hi: f32) -> V {
     x.of(lo).greater(x.of(hi).lesser(x))
@@ -68,7 +68,7 @@ impl<V: Lanewise> Reduced<V> {
         Self { r, n, shifted }
     }
 
-    /// `(eʳ - 1 - r) / r²`: relative to `eʳ` the fit is off by at most 2^-27.8.
+    /// `(eʳ - 1 - r) / r²`: the error of the fit relative to `eʳ` is at most 2^-27.8.
     #[inline(always)]
     fn quotient(&self) -> V {
         polynomial(self.r, [0.5, 0.166_664_88, 0.041_665_554, 0.008_372_283, 0.001_403_505_6])
@@ -87,7 +87,7 @@ impl<V: Lanewise> Reduced<V> {
         if const { V::FUSED } {
             self.r.mul_add(self.r.mul_add(self.quotient(), one), one)
         } else {
-            // The product with r would be rounded too.
+            // Adding the factored form would round the product with r too.
             self.exp_m1() + one
         }
     }
@@ -103,23 +103,23 @@ pub(crate) fn exp<V: Lanewise>(x: V) -> V {
 
 /// The logarithm of [`LIFTED`] to the base 2.
 pub(crate) const LIFT: f32 = 64.0;
-/// The factor of 2^64 that [`lifted_exp`] carries. `f32::exp2` promises no precision, so it is written out.
+/// The factor 2^64 of [`lifted_exp`]. Written out, because `f32::exp2` guarantees no precision.
 pub(crate) const LIFTED: f32 = 18_446_744_073_709_551_616.0;
-/// 2^-64, which takes the factor away.
+/// 2^-64, which removes the factor.
 pub(crate) const LOWERED: f32 = 1.0 / LIFTED;
 
-/// `eˣ` [`LIFTED`] for `x <= 0`, with a relative error below 1.3 u + 0.25 u |x|; NaN stays NaN.
+/// `eˣ` times [`LIFTED`] for `x <= 0`, with a relative error below 1.3 u + 0.25 u |x|; NaN stays NaN.
 ///
-/// For sums of exponentials, where an error that grows with `|x|` counts for little: no result is subnormal, so that the
-/// power of two is an integer added to the exponent, and the argument is reduced in one step. Below -105.4, -∞ included, it
-/// gives the value there, which rounds to 0 once the factor is gone.
+/// For sums of exponentials, where an error that grows with `|x|` matters little: no result is subnormal, so that the
+/// power of two is an integer added to the exponent, and the argument is reduced in one step. Below -105.4, including
+/// -∞, the result is the value there, which rounds to 0 after removing the factor.
 #[inline(always)]
 pub(crate) fn lifted_exp<V: Lanewise>(x: V) -> V {
     let x = x.of(-105.4).greater(x);
-    // x = (n + f) ln 2; the product that f is the rest of is not rounded.
+    // x = (n + f) ln 2; the product whose fraction is f is not rounded.
     let shifted = x.mul_add(x.of(std::f32::consts::LOG2_E), x.of(ROUNDER + LIFT));
     let f = x.mul_add(x.of(std::f32::consts::LOG2_E), x.of(ROUNDER + LIFT) - shifted);
-    // The minimax polynomial of 2^f on ±1/2; a coefficient of it lies close to ln 2 and is not that.
+    // The minimax polynomial of 2^f on ±1/2; one of its coefficients is close to ln 2 but not equal to it.
     #[allow(clippy::approx_constant)]
     let coefficients = [1.0, 0.693_147_2, 0.240_226_46, 5.550_328_6e-2, 9.618_489e-3, 1.339_993_1e-3, 1.534_581_2e-4];
     polynomial(f, coefficients).shift_exponent(shifted)
@@ -132,7 +132,7 @@ pub(crate) fn exp_m1_negative<V: Lanewise>(x: V) -> V {
     let reduced = Reduced::new(x.of(-30.0).greater(x));
     let one = x.of(1.0);
     let power = one.shift_exponent(reduced.shifted);
-    // 2ⁿ - 1 is exact or next to -1. The sign of x restores that of -0.
+    // 2ⁿ - 1 is exact or the nearest number to -1. The sign of x restores that of -0.
     power.mul_add(reduced.exp_m1(), power - one).or(x.and(x.of(-0.0)))
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn exp_m1<V: Lanewise>(x: V) -> V {
 /// `ln(1 + f) + k ln 2` for f in -0.25..=0.5 and an integral k.
 #[inline(always)]
 fn ln_sum<V: Lanewise>(f: V, k: V) -> V {
-    // ln(1 + f) = f - f²/2 + f³ p(f); relative to it the fit is off by at most 2^-29.8.
+    // ln(1 + f) = f - f²/2 + f³ p(f); the relative error of the fit is at most 2^-29.8.
     let p = polynomial(
         f,
         [
@@ -230,14 +230,16 @@ pub(crate) fn tanh<V: Lanewise>(x: V) -> V {
     }
     let one = x.of(1.0);
     let a = x.abs();
-    // 1 - 2 / (e^2a + 1), where 2a = n ln 2 + 2r; from 10 on it is 1. For n is small one step reduces well enough.
+    // 1 - 2 / (e^2a + 1), where 2a = n ln 2 + 2r; from 10 on it is 1. One step of reduction suffices, because n is
+    // small.
     let t = x.of(10.0).lesser(a);
     let shifted = t.mul_add(x.of(2.0 * std::f32::consts::LOG2_E), x.of(ROUNDER));
     let r = (x.of(ROUNDER) - shifted).mul_add(x.of(0.5 * std::f32::consts::LN_2), t);
     // e^2r, the polynomial of `Reduced` in 2r.
     let power = polynomial(r, [1.0, 2.0, 2.0, 1.333_319, 0.666_648_86, 0.267_913_04, 0.089_824_356]);
     let large = one - x.of(2.0) / (power.shift_exponent(shifted) + one);
-    // The difference cancels for small a; there an odd polynomial, off by at most 2^-27 relative to tanh a.
+    // The difference cancels for small a, where an odd polynomial is used; its error relative to tanh a is at most
+    // 2^-27.
     let square = a * a;
     let p = polynomial(square, [-0.333_332_75, 0.133_311_03, -0.053_704_895, 0.020_512_328, -0.005_553_775]);
     let small = (a * square).mul_add(p, a);
@@ -247,8 +249,8 @@ pub(crate) fn tanh<V: Lanewise>(x: V) -> V {
 /// `1 / (1 + e⁻ˣ)`
 #[inline(always)]
 pub(crate) fn sigmoid<V: Lanewise>(x: V) -> V {
-    // With eˣ = p 2ⁿ it is p / (p + 2^-n), and from 30 on it is 1. Both terms carry a factor of 2^-24, for then 2^-n
-    // stays in range down to where the quotient underflows, which it does gradually.
+    // With eˣ = p 2ⁿ it is p / (p + 2^-n), and from 30 on it is 1. Both terms have a factor of 2^-24, so that 2^-n
+    // stays in range down to the point where the quotient underflows, which it does gradually.
     let small = x.of(1.0 / 16_777_216.0);
     let reduced = Reduced::new(clamp(x, -104.0, 30.0));
     let p = reduced.exp_m1().mul_add(small, small);
@@ -259,28 +261,28 @@ pub(crate) fn sigmoid<V: Lanewise>(x: V) -> V {
 #[inline(always)]
 fn weighted<V: Lanewise>(x: V, p_minus_1: V, n: V) -> V {
     let one = x.of(1.0);
-    // Where it matters, 1 + 2ⁿ is exact.
+    // If it matters, 1 + 2ⁿ is exact.
     (x / (p_minus_1 + (one + one.scale_pow2(n)))).scale_pow2(n)
 }
 
 /// `x / (1 + e⁻ˣ)`
 #[inline(always)]
 pub(crate) fn swish<V: Lanewise>(x: V) -> V {
-    // Below -110 the result rounds to -0, also that of -∞; from 30 on the weight is 1.
+    // Below -110 the result rounds to -0, also for -∞; from 30 on the weight is 1.
     let x = x.of(-110.0).greater(x);
     let power = Reduced::new(-x.of(30.0).lesser(x));
     weighted(x, power.exp_m1(), -power.n)
 }
 
-/// 2^-32, which [`gelu_tanh`] carries in a divisor.
+/// 2^-32, a factor of a divisor in [`gelu_tanh`].
 const SMALL: f32 = 1.0 / 4_294_967_296.0;
 
 /// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`
 #[inline(always)]
 pub(crate) fn gelu_tanh<V: Lanewise>(x: V) -> V {
-    // For a = |x| it is max(x, 0) - a / (1 + eᶻ) with z = √(8/π) (a + 0.044715 a³), as in `gelu`. Beyond 10.9 the quotient
-    // rounds to 0. With w = 22.4 + a² it is eᶻ = 2^(a w / D). The divisor is carried times SMALL, so that it stays in
-    // range where the quotient is subnormal; the last step takes that away, and rounds once.
+    // For a = |x| it is max(x, 0) - a / (1 + eᶻ) with z = √(8/π) (a + 0.044715 a³), as in `gelu`. Beyond 10.9 the
+    // quotient rounds to 0. With w = 22.4 + a² it is eᶻ = 2^(a w / D). The divisor has a factor SMALL, so that it stays
+    // in range if the quotient is subnormal; the last step removes the factor, and rounds once.
     const W: [f32; 2] = [1_465_638.0 / 65_536.0, -1.081_748e-6];
     const D: [f32; 2] = [2487.0 / 256.0, -7.527_22e-4];
     let small = x.of(SMALL);
@@ -289,7 +291,7 @@ pub(crate) fn gelu_tanh<V: Lanewise>(x: V) -> V {
     let w = a.mul_add(a, first);
     // first has few bits, so that first - w is exact.
     let w_low = a.fma(a, first - w) + x.of(W[1]);
-    // a w = n D + r, with n a multiple of 1 or, where there is a table of the powers between, of 1/16. D[0] has few, too,
+    // a w = n D + r, where n is a multiple of 1 or, with a table of the powers between, of 1/16. D[0] has few bits too,
     // so that its product with n is exact, and that of a and w is not rounded.
     let rounder = x.of(if const { V::TABLES } { ROUNDER / 16.0 } else { ROUNDER });
     let shifted = (a * w).mul_add(x.of(1.0 / (D[0] + D[1])), rounder);
@@ -327,9 +329,9 @@ pub(crate) fn gelu<V: Lanewise>(x: V) -> V {
 /// `a q(a)` without the power of two of `power`, the exponential of `square` = -a²/2.
 #[inline(always)]
 fn upper_tail<V: Lanewise>(a: V, square: V, power: &Reduced<V>) -> V {
-    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d, off by
-    // at most 2^-26.4. Being in both terms n loses little to rounding, and a d is a small part.
-    // Both in a and -a²/2, so that few roundings stand one upon another.
+    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d, with
+    // an error of at most 2^-26.4. Because n occurs in both terms, its rounding has little effect, and a d is a small
+    // part. Both are evaluated in a and -a²/2, so that few roundings accumulate.
     let pair = |low: f32, high: f32| a.mul_add(a.of(high), a.of(low));
     let n = square.mul_add(a.of(0.034_304_615), pair(-0.761_995_26, -0.169_119_3));
     let n = square.mul_add(n, pair(1.037_952, 0.910_692_6));
@@ -356,7 +358,7 @@ pub(crate) fn mish<V: Lanewise>(x: V) -> V {
 /// `x min(max(x + 3, 0), 6) / 6`
 #[inline(always)]
 pub(crate) fn hard_swish<V: Lanewise>(x: V) -> V {
-    // Limiting x first makes -0 of -∞; multiplying by it last does not overflow, and 6 (1/6) rounds to 1.
+    // Limiting x first turns -∞ into -0; multiplying by it last does not overflow, and 6 (1/6) rounds to 1.
     let x = x.of(-3.0).greater(x);
     x * (x.of(6.0).lesser(x + x.of(3.0)) * x.of(1.0 / 6.0))
 }
@@ -364,7 +366,7 @@ pub(crate) fn hard_swish<V: Lanewise>(x: V) -> V {
 /// `a + t (b - a)`
 #[inline(always)]
 pub(crate) fn lerp<V: Lanewise>(a: V, b: V, t: V) -> V {
-    // Where b - a overflows though both are finite, twice the half of it does not.
+    // If b - a overflows though both are finite, computing with halves does not.
     let difference = b - a;
     let apart = difference.abs().eq(a.of(f32::INFINITY));
     let half = a.of(0.5);

@@ -8,7 +8,7 @@ use crate::simd::{Execute, Simd};
 use crate::{elementwise, gemm, reduce, transpose};
 
 impl Operations for Simd {
-    /// Writes the result straight into `outputs`.
+    /// Writes the result directly into `outputs`.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         require_default!(self.run_into(op, inputs, outputs));
         if let Op::Elementwise(op) = op
@@ -79,7 +79,7 @@ impl Simd {
     }
 }
 
-/// Runs the kernel of an operation that has been checked. In one place, so that there is one copy of what compilers draw into it.
+/// Runs the kernel of a checked operation. One function, so that code that compilers inline here exists once.
 #[inline(never)]
 fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
     let op = call.op();

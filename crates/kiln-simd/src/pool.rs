@@ -24,13 +24,13 @@ impl Execute for Pool2d {
             return Ok(());
         }
         let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
-        // Rows of results, whatever plane they are in.
+        // Rows of results over all planes.
         let rows = e.planes * e.out_h;
         let each = (PART / e.w.saturating_mul(self.window.0)).clamp(1, rows);
         let y = Shared::new(y.as_mut_ptr());
         threads::for_each(rows.div_ceil(each), threads, |part| {
             let rows = part * each..rows.min((part + 1) * each);
-            // Two phases of a row, or the row itself; the tail of a vector may be read beyond either.
+            // The two phases of a row, or the row itself; a partial vector may be read beyond the end of either.
             scratch::slices([e.w, e.w], |[even, odd]| {
                 let (even, odd) = (even.as_mut_ptr(), odd.as_mut_ptr());
                 let call = Call { op: *self, e, x: x.as_ptr(), y: y.get(), rows, even, odd };
@@ -50,12 +50,12 @@ impl Execute for Pool2d {
     }
 }
 
-/// Elements that are added one after another.
+/// Number of elements that are summed in a chain.
 const RUN: usize = 16;
 
-/// Combines `$n` vectors, `$i` counting them: one after another or, if `$tree`, runs of [`RUN`] and their results as a binary
-/// tree, so that a sum over a large window rounds little. Not a function of a closure, which might be compiled without the
-/// instruction set.
+/// Combines `$n` vectors, counted by `$i`: in a chain or, if `$tree`, as runs of [`RUN`] whose results are combined as
+/// a binary tree, which limits rounding in large windows. Not a function with a closure, which might be compiled
+/// without the instruction set.
 macro_rules! folded {
     ($fold:ident, $tree:expr, $n:expr, $i:ident => $vector:expr) => {{
         let n = $n;
@@ -72,7 +72,7 @@ macro_rules! folded {
         }
         if $tree {
             let mut folded = run!(0, n.min(RUN));
-            // A subtree for each bit of the number of runs so far.
+            // One subtree for each bit of the number of runs so far.
             let mut subtrees = [folded; usize::BITS as usize];
             let mut runs = 0usize;
             for from in (RUN..n).step_by(RUN) {
@@ -130,8 +130,8 @@ impl Fold for Mean {
 /// Some rows of results.
 ///
 /// # Safety
-/// `x` is the input and `y` the output of these extents, in which nothing else writes these rows; `even` and `odd` are good
-/// for a row of the input and a cache line more.
+/// `x` and `y` are the input and output with these extents, and nothing else writes these rows; `even` and `odd` are
+/// valid for a row of the input plus a cache line.
 struct Call {
     op: Pool2d,
     e: PoolExtents,
@@ -142,7 +142,7 @@ struct Call {
     odd: *mut f32,
 }
 
-/// Windows of at most [`RUN`] rows and columns, and greatest elements, need no `TREE`.
+/// Windows of at most [`RUN`] rows and columns, and maxima, need no `TREE`.
 struct Run<F, const TREE: bool>(Call, PhantomData<F>);
 
 impl<F: Fold, const TREE: bool> Kernel for Run<F, TREE> {
@@ -154,7 +154,7 @@ impl<F: Fold, const TREE: bool> Kernel for Run<F, TREE> {
         let ((kh, kw), (sh, sw)) = (op.window, op.stride);
         for row in rows {
             let (plane, i) = (row / e.out_h, row % e.out_h);
-            // SAFETY: rows i sh .. i sh + kh lie inside of the plane; the scratch holds a row and a line.
+            // SAFETY: rows i sh .. i sh + kh are inside the plane; the scratch holds a row and a line.
             unsafe {
                 let x = x.add((plane * e.h + i * sh) * e.w);
                 let mut at = 0;
@@ -176,7 +176,7 @@ impl<F: Fold, const TREE: bool> Kernel for Run<F, TREE> {
                 let y = y.add(row * e.out_w);
                 let mut j = 0;
                 while j < e.out_w {
-                    // Vectors may reach beyond the row into the line after it, where nothing is kept.
+                    // Vectors may reach beyond the row into the next cache line, whose content is not used.
                     let lanes = V::LANES.min(e.out_w - j);
                     let folded = folded!(F, TREE, kw, q => across::<V>(even, odd, sw, lanes, j, q));
                     let folded = F::finish(folded, (kh * kw) as f32);
@@ -192,10 +192,10 @@ impl<F: Fold, const TREE: bool> Kernel for Run<F, TREE> {
     }
 }
 
-/// A vector of the columns from `at`, folded over `kh` rows of `w`.
+/// A vector of the columns from `at` on, folded over `kh` rows of `w`.
 ///
 /// # Safety
-/// The instruction set is there, the rows are readable and `at < w`.
+/// The instruction set is available, the rows are readable and `at < w`.
 #[inline(always)]
 unsafe fn down<V: Vector, F: Fold, const TREE: bool>(x: *const f32, w: usize, kh: usize, at: usize) -> V {
     let rest = w - at;
@@ -210,13 +210,13 @@ unsafe fn down<V: Vector, F: Fold, const TREE: bool>(x: *const f32, w: usize, kh
     }
 }
 
-/// The columns under place `q` of the windows of the `lanes` results from `j`.
+/// The columns at position `q` of the windows of the `lanes` results from `j` on.
 ///
 /// # Safety
-/// The instruction set is there; `even` and `odd` hold the phases of a row, or `even` a row, and a line more.
+/// The instruction set is available; `even` and `odd` hold the phases of a row, or `even` a row, plus a line.
 #[inline(always)]
 unsafe fn across<V: Vector>(even: *const f32, odd: *const f32, sw: usize, lanes: usize, j: usize, q: usize) -> V {
-    // SAFETY: the caller's contract: the last result sees the end of the row at most.
+    // SAFETY: the caller's contract: the last result reads at most to the end of the row.
     unsafe {
         match sw {
             1 => V::load(even.add(j + q)),

@@ -16,7 +16,7 @@ use crate::vector::{Kernel, Vector, dispatch};
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 100_000;
 
-/// Positions of a block.
+/// Positions per block.
 const ROWS: usize = 64;
 
 impl Execute for Rope {
@@ -32,7 +32,7 @@ impl Execute for Rope {
         let position = |row: usize| positions.map_or(row as u32, |all| all[row]).wrapping_add(self.position as u32);
         let (outer, half) = (x.len() / (s * d), self.pairs(d));
         let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
-        // Parts are blocks of positions; where these are few, the heads are split too.
+        // Parts are blocks of positions; if there are few, the heads are split too.
         let blocks = s.div_ceil(ROWS);
         let splits = if threads > 1 { (2 * threads).div_ceil(blocks).min(outer) } else { 1 };
         let rows = s.min(ROWS);
@@ -87,8 +87,8 @@ impl Execute for Rope {
     }
 }
 
-/// Cosines and sines of `r * frequency` for every row r of the tables: powers of two from the standard library, the others
-/// by products of two earlier rows.
+/// Cosines and sines of `r * frequency` for every row r of the tables: powers of two from the standard library, the
+/// others as products of two earlier rows.
 fn turn_table(frequencies: &[f64], cos: &mut [f64], sin: &mut [f64]) {
     let half = frequencies.len();
     let rows = cos.len().checked_div(half).unwrap_or(0);
@@ -111,7 +111,7 @@ fn turn_table(frequencies: &[f64], cos: &mut [f64], sin: &mut [f64]) {
 /// A run of positions of some heads.
 ///
 /// # Safety
-/// From `x` and `y`, the rows of the run may be read and written for each head; nothing else writes them.
+/// From `x` and `y` on, the rows of the run are readable and writable for each head; nothing else writes them.
 struct Call<'a> {
     style: RopeStyle,
     magnitude: f32,
@@ -125,7 +125,7 @@ struct Call<'a> {
     rows: usize,
     /// Elements of a row.
     columns: usize,
-    /// Pairs of a row that turn.
+    /// Number of rotated pairs of a row.
     half: usize,
 }
 
@@ -148,7 +148,7 @@ impl Kernel for Call<'_> {
         }
         for head in outer {
             for r in 0..rows {
-                // SAFETY: row r of the run in this head; no more than all of it turns.
+                // SAFETY: row r of the run in this head; at most all of it is rotated.
                 unsafe {
                     let at = head * stride + r * columns;
                     std::ptr::copy_nonoverlapping(x.add(at + 2 * half), y.add(at + 2 * half), columns - 2 * half);
@@ -164,7 +164,7 @@ impl Kernel for Call<'_> {
     }
 }
 
-/// Turns pairs `(a, b)`.
+/// Rotates pairs `(a, b)`.
 #[inline(always)]
 fn turn<V: Vector>(a: V, b: V, cos: V, sin: V) -> (V, V) {
     (a.mul_add(cos, -(b * sin)), a.mul_add(sin, b * cos))
@@ -179,7 +179,8 @@ struct Row {
 
 impl Row {
     /// # Safety
-    /// The instruction set of `V` is there, the row may be read and written, and `cos` and `sin` hold `half` elements.
+    /// The instruction set of `V` is available, the row is readable and writable, and `cos` and `sin` hold `half`
+    /// elements.
     #[inline(always)]
     unsafe fn half_split<V: Vector>(self, cos: *const f32, sin: *const f32) {
         let Self { x, y, half } = self;

@@ -13,7 +13,7 @@ const PARALLEL: usize = 300_000;
 impl Execute for Scatter {
     fn execute(&self, _: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let (rows, indices) = (inputs[0].shape().rows(), inputs[1].data().u32());
-        // Before anything is written.
+        // Checked before anything is written.
         self.check(indices, rows)?;
         let (table, source) = (inputs[0].data(), inputs[2].data());
         let out = outputs[0].as_bytes();
@@ -28,7 +28,7 @@ impl Execute for Scatter {
     }
 }
 
-/// An element that others are added to.
+/// An element to which others are added.
 trait Summand: Copy + Send + Sync {
     fn plus(self, b: Self) -> Self;
 }
@@ -40,7 +40,7 @@ impl Summand for f32 {
     }
 }
 
-/// Integers, as the words that they are: sums of both signs have the same bits.
+/// Integers as unsigned words: sums have the same bits for both signs.
 impl Summand for u32 {
     #[inline(always)]
     fn plus(self, b: Self) -> Self {
@@ -50,7 +50,7 @@ impl Summand for u32 {
 
 /// Some columns of all rows of a source, added to a table in order.
 ///
-/// `out` is good for those columns of rows of `stride` elements, one for each index.
+/// `out` is valid for those columns of rows of `stride` elements, one for each index.
 struct Adding<'a, T> {
     indices: &'a [u32],
     source: &'a [T],
@@ -67,7 +67,7 @@ impl<T: Summand> PlainKernel for Adding<'_, T> {
     fn run(self) {
         for (i, &index) in self.indices.iter().enumerate() {
             let source = &self.source[i * self.stride + self.from..][..self.columns];
-            // SAFETY: whoever makes a value of this type vouches for the columns of every row that an index names.
+            // SAFETY: the creator of a value of this type guarantees the columns of every row that an index names.
             let out = unsafe {
                 let first = self.out.add(index as usize * self.stride + self.from);
                 std::slice::from_raw_parts_mut(first, self.columns)
@@ -80,13 +80,13 @@ impl<T: Summand> PlainKernel for Adding<'_, T> {
 fn add<T: Summand>(simd: &Simd, columns: usize, indices: &[u32], [table, source]: [&[T]; 2], out: &mut [T]) {
     out.copy_from_slice(table);
     let threads = if source.len() < PARALLEL { 1 } else { simd.threads() };
-    // Every column is added up in order, whichever thread has it: whole cache lines for each.
+    // Each thread has its own columns, so every column is summed in order: whole cache lines per thread.
     let part = columns.div_ceil(threads).next_multiple_of(16).max(1);
     let out = Shared::new(out.as_mut_ptr());
     threads::for_each(columns.div_ceil(part), threads, |i| {
         let from = i * part;
         let columns_of_part = part.min(columns - from);
-        // Every index has been checked to be a row of the table, and no other part has these columns.
+        // Every index was checked to be a row of the table, and no other part has these columns.
         let adding = Adding { indices, source, out: out.get(), stride: columns, from, columns: columns_of_part };
         // SAFETY: a `Simd` exists only for an available instruction set.
         unsafe { dispatch_plain(simd.isa(), adding) };
@@ -96,7 +96,7 @@ fn add<T: Summand>(simd: &Simd, columns: usize, indices: &[u32], [table, source]
 impl Execute for IndexAdd {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let indices = inputs[1].data().u32();
-        // Before anything is written.
+        // Checked before anything is written.
         self.check(indices, inputs[0].shape().rows())?;
         let columns = inputs[0].shape().columns();
         match (inputs[0].data(), inputs[2].data(), &mut outputs[0]) {

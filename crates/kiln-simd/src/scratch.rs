@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use kiln_ir::Result;
 
-/// A cache line; makes a `Vec` of them aligned to one.
+/// A cache line; a `Vec` of them is aligned to one.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 #[allow(dead_code)] // its elements are reached through pointers
@@ -19,12 +19,12 @@ thread_local! {
 pub(crate) struct Lines(Vec<Line>);
 
 impl Lines {
-    /// Memory for `len` f32, zeros.
+    /// Zeros for `len` f32.
     pub(crate) fn zeros(len: usize) -> Self {
         Self(vec![Line([0.0; 16]); len.div_ceil(16)])
     }
 
-    /// [`Lines::zeros`] for memory that a caller asks for: an error where the machine has no memory left.
+    /// [`Lines::zeros`] for a size that a caller determines: returns an error if the memory is exhausted.
     pub(crate) fn try_zeros(len: usize) -> Result<Self> {
         kiln_ir::reserve(&mut Vec::<Line>::new(), len.div_ceil(16))?;
         Ok(Self::zeros(len))
@@ -47,18 +47,17 @@ impl Lines {
     }
 }
 
-/// Scratch memory, aligned to 64 bytes, given back to the thread when dropped.
+/// Scratch memory, aligned to 64 bytes, returned to the thread's cache when dropped.
 ///
-/// Taking it twice on a thread is allowed (a thread that waits may run another task meanwhile): the second gets memory
-/// of its own.
+/// A thread may take it twice (while it waits it may run another task): the second call gets separate memory.
 pub(crate) struct Workspace(Lines);
 
 impl Workspace {
-    /// Memory for at least `len` f32 of undefined value.
+    /// Memory for at least `len` f32 with undefined values.
     pub(crate) fn take(len: usize) -> Self {
         let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
         if lines.0.len() < len.div_ceil(16) {
-            // The old contents are of no use: free them before allocating.
+            // The old contents are not needed, so they are freed before allocating.
             drop(std::mem::take(&mut lines));
             lines = Lines::zeros(len);
         }
@@ -73,21 +72,22 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        // The last given back is the first to be taken: calls that nest in the same way find memory of the right size.
+        // The most recently returned is taken first, so that calls nested in the same way find memory of the right
+        // size.
         KEPT.with_borrow_mut(|kept| kept.push(std::mem::take(&mut self.0)));
     }
 }
 
-/// Calls `f` with `n` floats of unspecified value. A call inside of `f` gets memory of its own.
+/// Calls `f` with `n` floats of unspecified value. A nested call gets separate memory.
 pub(crate) fn with<R>(n: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     slices([n], |[slice]| f(&mut slice[..n]))
 }
 
-/// Scratch memory of a thread, in elements, that is taken without asking.
+/// Scratch memory of a thread, in elements, below which [`room`] does not check.
 const MODEST: usize = 1 << 24;
 
-/// Whether threads have room for this many floats in [`slices`] each: what comes from extents of a caller without being a part of
-/// their data is asked for first, since to run out of memory later would end the process.
+/// Checks that threads can allocate this many floats in [`slices`] each. Sizes that follow from a caller's extents
+/// without being part of its data are reserved first, because running out of memory later would abort the process.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -100,14 +100,14 @@ pub(crate) fn room(lengths: &[usize], threads: usize) -> Result<()> {
     kiln_ir::reserve(&mut Vec::<Line>::new(), lines)
 }
 
-/// Calls `f` with a slice for each length, each starting at a cache line and longer than asked for by sixteen floats at
-/// least, so that a vector may reach beyond its end. The values are unspecified.
+/// Calls `f` with a slice for each length. Each begins at a cache line and has at least sixteen additional floats, so
+/// that a vector may reach beyond its end. The values are unspecified.
 pub(crate) fn slices<const N: usize, R>(lengths: [usize; N], f: impl FnOnce([&mut [f32]; N]) -> R) -> R {
     let lengths = lengths.map(|n| (n.div_ceil(16) + 1) * 16);
     let mut memory = Workspace::take(lengths.iter().sum());
     let mut at = memory.as_mut_ptr();
     f(lengths.map(|n| {
-        // SAFETY: the lengths sum up to what was taken, which is initialised and borrowed until `f` returns.
+        // SAFETY: the sum of the lengths was taken, which is initialised and borrowed until `f` returns.
         let slice = unsafe { std::slice::from_raw_parts_mut(at, n) };
         at = at.wrapping_add(n);
         slice

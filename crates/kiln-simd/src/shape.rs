@@ -12,14 +12,14 @@ use crate::transpose;
 /// Bytes below which one thread is faster, as for transposes.
 const PARALLEL: usize = 1 << 20;
 
-/// Bytes that a thread takes at once, about.
+/// Approximate bytes that a thread takes at once.
 const SHARE: usize = 1 << 18;
 
-/// Steps along a dimension from which on a plane of f32 is turned in squares of vectors.
+/// Minimum extent from which a plane of f32 is transposed in squares of vectors.
 const TURNED: usize = 4;
 
-/// Rows, and units of each, that [`turn_tiles`] turns at once: a cache line of units of two bytes, and as many lines as stay in
-/// a first-level cache that has them in few sets.
+/// Rows, and units of each, that [`turn_tiles`] transposes at once: a cache line of two-byte units, and as many lines
+/// as stay in a first-level cache if they map to few sets.
 const TILE: (usize, usize) = (32, 8);
 
 macro_rules! movements {
@@ -33,7 +33,7 @@ macro_rules! movements {
 }
 movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
 
-/// Fills the output where some of it is covered by no operand, and copies each operand to its place.
+/// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn run(simd: &Simd, op: &impl Movement, inputs: &[Operand<'_>], out: &mut DataMut<'_>) -> Result<()> {
     if let Some(value) = op.fill() {
         out.fill(value);
@@ -46,8 +46,8 @@ fn run(simd: &Simd, op: &impl Movement, inputs: &[Operand<'_>], out: &mut DataMu
     Ok(())
 }
 
-/// Copies what a plan names. It must not leave the slices. Units are accessed unaligned, which
-/// costs nothing where they happen to be aligned: those of blocks may not be.
+/// Copies the units of a plan, which must stay inside the slices. Accesses are unaligned, because units of blocks may
+/// be; that costs nothing for aligned units.
 fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     let [read, written] = plan.ends();
     let fits = read.checked_mul(plan.unit()).is_some_and(|bytes| bytes <= from.len())
@@ -64,10 +64,10 @@ fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     }
     let threads = if plan.len() * plan.unit() < PARALLEL { 1 } else { simd.threads() };
     let [first_read, first_written] = plan.first();
-    // SAFETY: the first units are inside of the slices: the ends of the plan are, and something is copied.
+    // SAFETY: the first units are inside the slices, because the ends of the plan are and it copies something.
     let (from, out) =
         unsafe { (from.as_ptr().add(first_read * plan.unit()), out.as_mut_ptr().add(first_written * plan.unit())) };
-    // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice.
+    // SAFETY: every unit of the plan is inside the slices, as `ends` says, and none is written twice.
     unsafe {
         match plan.unit() {
             1 => parts(simd, plan, from, out, threads),
@@ -77,20 +77,20 @@ fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The two innermost dimensions of a copy, and how often they are moved.
+/// The two innermost dimensions of a copy, and the dimensions around them.
 struct Planes<'a> {
-    /// Dimensions around them, outermost first.
+    /// The outer dimensions, outermost first.
     outer: &'a [Dim],
-    /// The dimension that one plane has beside its runs.
+    /// The dimension of a plane across its runs.
     rows: Dim,
     /// The innermost dimension.
     run: Dim,
 }
 
-/// Copies a plan in parts that depend on it alone.
+/// Copies a plan in parts that depend only on the plan.
 ///
 /// # Safety
-/// From these first units on, everything that the plan names may be read and written, aligned or not.
+/// From these first units on, all units of the plan are readable and writable, aligned or not.
 unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *const T, out: *mut T, threads: usize) {
     const ONCE: Dim = Dim { extent: 1, from: 0, to: 0 };
     let planes = match plan.dims() {
@@ -99,7 +99,7 @@ unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *c
         [run] => return unsafe { line(*run, from, out, threads) },
         [outer @ .., rows, run] => Planes { outer, rows: *rows, run: *run },
     };
-    // Where the elements of a plane lie side by side along another dimension, that one is the other side of the plane.
+    // If the elements of a plane are adjacent along another dimension, that one becomes the other side of the plane.
     let beside = planes.outer.iter().position(|dim| dim.from == 1);
     let mut outer = planes.outer.to_vec();
     let mut rows = planes.rows;
@@ -108,7 +108,7 @@ unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *c
     }
     let plane = rows.extent * planes.run.extent;
     let planes_in_all: usize = outer.iter().map(|dim| dim.extent).product();
-    // Rows of a plane that a part takes, or planes.
+    // Rows of a plane in a part, or planes.
     let units = (SHARE / size_of::<T>()).max(1);
     let rows_each = (units / planes.run.extent.max(1)).max(1).min(rows.extent);
     let pieces = rows.extent.div_ceil(rows_each);
@@ -159,18 +159,18 @@ unsafe fn line<T: Copy + Send + Sync>(run: Dim, from: *const T, out: *mut T, thr
     });
 }
 
-/// Rows that each have the units of one dimension.
+/// Rows with the units of one dimension each.
 ///
 /// # Safety
 /// The conditions of [`parts`] hold.
 unsafe fn rows_of<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
-    /// Rows of so few units that a call of `memcpy` takes longer than they do: 3 of 8 columns take 0.11 of the time.
+    /// Rows with so few units that a call of `memcpy` takes longer than the copy: 3 of 8 columns take 0.11 of the time.
     ///
     /// # Safety
     /// The conditions of [`rows_of`] hold for runs of N units.
     unsafe fn short<T: Copy, const N: usize>(rows: Dim, from: *const T, out: *mut T) {
         for row in 0..rows.extent {
-            // SAFETY: the contract of `rows_of`, of runs of N units.
+            // SAFETY: the contract of `rows_of` for runs of N units.
             unsafe {
                 let run = from.add(row * rows.from).cast::<[T; N]>().read_unaligned();
                 out.add(row * rows.to).cast::<[T; N]>().write_unaligned(run);
@@ -192,18 +192,19 @@ unsafe fn rows_of<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     }
 }
 
-/// Rows that lie side by side in the source, each unit of them in another line: in tiles, so that whole lines are read and
-/// pieces of rows are written. On an AMD EPYC with AVX2, f16 in 1024 rows of 1024 take 0.22 of the time of row after row.
+/// Rows that are adjacent in the source, each unit in another line: copied in tiles, so that whole lines are read and
+/// pieces of rows are written. On an AMD EPYC with AVX2, f16 in 1024 rows of 1024 take 0.22 of the time of row after
+/// row.
 ///
 /// # Safety
 /// The conditions of [`parts`] hold; `rows.from` and `run.to` are 1, and there is at least one tile.
 unsafe fn turn_tiles<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     let (high, wide) = TILE;
     let mut tile = [MaybeUninit::<[T; TILE.1]>::uninit(); TILE.0];
-    // The last tile of either side ends with it: some units are moved twice.
+    // The last tile of either side is moved back to end with it, so some units are copied twice.
     for row in (0..rows.extent).step_by(high).map(|row| row.min(rows.extent - high)) {
         for i in (0..run.extent).step_by(wide).map(|i| i.min(run.extent - wide)) {
-            // SAFETY: the caller's contract: the tile is inside of the plane. All of `tile` is written before it is read.
+            // SAFETY: the caller's contract: the tile is inside the plane. All of `tile` is written before it is read.
             unsafe {
                 for c in 0..wide {
                     let line = from.add((i + c) * run.from + row);

@@ -60,24 +60,24 @@ impl Simd {
 
     /// The greatest number of threads that it uses.
     pub fn threads(&self) -> usize {
-        // A constant where there are none, so that nothing is compiled for several.
+        // A constant in builds without threads, so that no code for several is compiled.
         if threads::THERE { self.threads } else { 1 }
     }
 }
 
-/// The kernel of an operation: what this backend adds to its definition.
+/// The kernel of an operation: the part that this backend adds to its definition.
 pub(crate) trait Execute {
-    /// Whether it reads floats of every type as they are stored. Others are given f32 for f16 and bf16, unless the operation
-    /// takes every type as it is stored.
+    /// Whether it reads every floating-point type as stored. Other operations receive f16 and bf16 operands as f32,
+    /// unless the operation takes every type as stored.
     const READS_STORED: bool = false;
 
-    /// Computes the outputs. Shapes and types have been checked. An operation that updates
-    /// ([`UPDATES`](kiln_ir::op::Operation::UPDATES)) finds the elements of its first operand in the output, and reads the type
-    /// of that operand alone.
+    /// Computes the outputs. Shapes and types have been checked. The output of an operation that updates
+    /// ([`UPDATES`](kiln_ir::op::Operation::UPDATES)) already contains the elements of its first operand, and only the
+    /// type of that operand is read.
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
 }
 
-/// The f32 elements of an input that the shape rule has checked to be f32.
+/// The elements of an input that the shape rule has checked to be f32.
 pub(crate) fn f32s<'a>(inputs: &[Operand<'a>], i: usize) -> &'a [f32] {
     let data: Data<'a> = inputs[i].data();
     data.f32()

@@ -9,18 +9,19 @@ use kiln_ir::{DType, Data, DataMut, Element, Kind, Operand, Result, dtype_table,
 use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
 
-/// Elements from which on a row is sorted by its digits.
+/// Elements from which a row is sorted by radix.
 const BY_DIGITS: usize = 2048;
 /// Elements below which one thread is faster: each takes some ten nanoseconds.
 const PARALLEL: usize = 16_384;
 
-/// A word whose order is that of the elements: NaN above all others, the zeros alike.
+/// A word with the order of the elements: NaN above all others, both zeros equal.
 #[inline(always)]
 fn rising<T: Element>(x: T) -> u32 {
     match T::DTYPE.kind() {
         Kind::Float => {
             let x = x.load();
-            // The sum makes +0 of both zeros; then the order of floats is that of integers once negative ones are turned.
+            // The sum turns both zeros into +0; then the order of floats is that of integers once negative ones are
+            // inverted.
             let bits = (x + 0.0).to_bits();
             if x.is_nan() { u32::MAX } else { bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | 1 << 31) }
         }
@@ -29,7 +30,7 @@ fn rising<T: Element>(x: T) -> u32 {
     }
 }
 
-/// The number of an element.
+/// The sort key of an element.
 #[inline(always)]
 fn key<T: Element>(x: T, index: usize, descending: bool) -> u64 {
     let rising = rising(x);
@@ -39,7 +40,7 @@ fn key<T: Element>(x: T, index: usize, descending: bool) -> u64 {
     u64::from(ordered) << 32 | index as u64
 }
 
-/// Sorts by eight bits of the word above the index at a time, the lowest first: each pass keeps the order of equals.
+/// Radix sort by eight bits of the word above the index at a time, lowest first: each pass is stable.
 fn by_digits<'a>(mut keys: &'a mut [u64], mut other: &'a mut [u64]) {
     for shift in [32, 40, 48, 56] {
         let digit = |key: u64| (key >> shift) as usize & 255;
@@ -75,23 +76,23 @@ fn run<T: Element>(
     let (keys, other) = (Shared::new(keys.as_mut_ptr()), Shared::new(other.as_mut_ptr()));
     let (values, indices) = (Shared::new(values.as_mut_ptr()), Shared::new(indices.as_mut_ptr()));
     let threads = if rows * n < PARALLEL { 1 } else { simd.threads() };
-    // Rows that are worth a part, so that many short ones are not one by one.
+    // Rows per part, so that many short rows are not distributed one by one.
     let group = (PARALLEL / 4 / n).max(1);
     threads::for_each(rows.div_ceil(group), threads, |part| {
         for row in part * group..rows.min((part + 1) * group) {
             let at = |i: usize| (row / inner * n + i) * inner + row % inner;
-            // SAFETY: every row has n numbers of its own.
+            // SAFETY: every row has its own n keys.
             let keys = unsafe { std::slice::from_raw_parts_mut(keys.get().add(row * n), n) };
             keys.iter_mut().enumerate().for_each(|(i, slot)| *slot = key(x[at(i)], i, op.descending));
             if digits {
-                // SAFETY: as above, where rows are sorted by digits.
+                // SAFETY: as above, if rows are sorted by radix.
                 by_digits(keys, unsafe { std::slice::from_raw_parts_mut(other.get().add(row * n), n) });
             } else {
                 keys.sort_unstable();
             }
             for (rank, &key) in keys.iter().enumerate() {
                 let index = key as u32;
-                // SAFETY: the places of a row are its own, and within the results.
+                // SAFETY: every row has its own positions, all inside the results.
                 unsafe {
                     *values.get().add(at(rank)) = x[at(index as usize)];
                     *indices.get().add(at(rank)) = index;
@@ -115,7 +116,7 @@ impl Execute for Sort {
                     $((Data::$variant(x), DataMut::$variant(values)) => {
                         run(simd, self, x, extents, values, indices.u32())
                     })*
-                    // The shape rule has checked that both are of one type.
+                    // The shape rule has checked that both have the same type.
                     _ => Ok(()),
                 }
             };

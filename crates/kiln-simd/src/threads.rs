@@ -8,15 +8,15 @@ pub(crate) const THERE: bool = cfg!(all(feature = "parallel", not(target_arch = 
 
 /// The threads of the machine that this process may use.
 pub(crate) fn available() -> usize {
-    // Asked once: the standard library reads the limits of the control group from files each time.
+    // Read once, because the standard library reads the limits of the control group from files each time.
     static AVAILABLE: OnceLock<usize> = OnceLock::new();
     *AVAILABLE.get_or_init(|| if THERE { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 })
 }
 
-/// Calls `part(i)` for every `i < parts`, at most `threads` at once, the caller's thread among them.
+/// Calls `part(i)` for every `i < parts`, with at most `threads` calls at once, including those on the calling thread.
 ///
-/// The caller takes parts from the front and its helpers from the back, so that a thread finds in the caches of its core
-/// most of what an earlier call on the same data has brought there.
+/// The caller takes parts from the front and its helpers from the back, so that each thread finds most of the data in
+/// its core's caches from an earlier call on the same data.
 pub(crate) fn for_each(parts: usize, threads: usize, part: impl Fn(usize) + Sync) {
     let threads = threads.min(parts);
     #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
@@ -27,14 +27,14 @@ pub(crate) fn for_each(parts: usize, threads: usize, part: impl Fn(usize) + Sync
     (0..parts).for_each(part);
 }
 
-/// Threads of the pool that help the one that calls.
+/// Threads of the pool that help the calling one.
 ///
-/// A scope of the pool would wait for every task that it was given, also for those that no thread has begun: a caller that
-/// has done all the work itself would then wait for a thread to wake only to find nothing to do. Here the caller closes
-/// the work when none is left, and waits for those who are inside of it.
+/// A scope of the pool would wait for every task that it was given, including tasks that no thread has begun: a caller
+/// that has done all the work itself would then wait for a thread to wake up and find nothing to do. Here the caller
+/// closes the work when no parts are left, and waits only for threads that have entered it.
 ///
-/// To wake a thread of the pool takes tens of microseconds, on virtual machines a hundred. So a helper that has nothing left
-/// to do stays awake for a while, and a caller gives its work to those who are awake before it asks the pool.
+/// Waking a thread of the pool takes tens of microseconds, on virtual machines a hundred. So a helper without work
+/// stays awake for a while, and a caller gives its work to awake helpers before it asks the pool.
 #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
 mod helpers {
     use std::any::Any;
@@ -50,13 +50,13 @@ mod helpers {
 
     use crate::float_state;
 
-    /// Set in [`Work::inside`] when nobody may enter any more.
+    /// Set in [`Work::inside`] when no more threads may enter.
     const CLOSED: usize = 1 << (usize::BITS - 1);
 
-    /// Threads of rayon's global pool that can help: none where no thread could be started.
+    /// Threads of rayon's global pool that can help; zero if no thread could be started.
     ///
-    /// The pool ends the process by a panic, now and at every later use, where the system refuses one of its threads, as a limit of
-    /// a container can. So the threads are started here first, and the pool is built with as many as came. A pool that the program
+    /// If the system refuses a thread, as a container's limit may, rayon's pool panics, now and at every later use. So
+    /// the threads are started here first, and the pool is built with those that were started. A pool that the program
     /// has built already is used as it is.
     fn pool() -> usize {
         static THREADS: OnceLock<usize> = OnceLock::new();
@@ -72,7 +72,7 @@ mod helpers {
         while started < wanted && refused.is_none() {
             let take = Arc::clone(&take);
             let run = move || {
-                // No builder comes where the program has built the pool.
+                // No builder arrives if the program has built the pool.
                 let builder = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 drop(take);
                 if let Ok(builder) = builder {
@@ -88,7 +88,7 @@ mod helpers {
             let hand_out = |builder| give.send(builder).map_err(|_| ErrorKind::BrokenPipe.into());
             let built = ThreadPoolBuilder::new().num_threads(started).spawn_handler(hand_out).build_global();
             if built.is_err() {
-                // It was built before, or the attempt to build it has failed: then it panics when it is used.
+                // The pool existed before, or building it has failed: then using it panics.
                 return catch_unwind(rayon_core::current_num_threads).unwrap_or(0);
             }
         }
@@ -100,38 +100,40 @@ mod helpers {
         started
     }
 
-    /// As many threads as rayon would start.
+    /// The number of threads that rayon would start.
     fn wanted() -> usize {
         let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok());
         set.filter(|&n| n > 0).unwrap_or_else(super::available)
     }
 
-    /// What is called for each part. Not a type parameter: this code would be there once for each of them.
+    /// The function that is called for each part. Not a type parameter, which would duplicate this code for each
+    /// function.
     type Part<'a> = dyn Fn(usize) + Sync + 'a;
 
     struct Work {
         parts: usize,
-        /// How often a part was taken or asked for, at either end: the ends never pass one another.
+        /// How often a part was claimed or requested at either end, so that the ends never cross.
         taken: AtomicUsize,
-        /// Parts that helpers have not taken.
+        /// Parts that helpers have not claimed.
         back: AtomicUsize,
         /// Helpers that have entered and not left.
         inside: AtomicUsize,
-        /// The closure of the caller, by a reference that lives as long as the call.
+        /// The caller's closure, by a reference that is valid for the duration of the call.
         part: *const &'static Part<'static>,
         panic: Mutex<Option<Box<dyn Any + Send>>>,
     }
 
-    // SAFETY: the pointer leads to a closure that is `Sync`, and is followed only while the work is open or by those inside.
+    // SAFETY: the pointer refers to a closure that is `Sync`, and is dereferenced only while the work is open or by
+    // threads inside it.
     unsafe impl Send for Work {}
     // SAFETY: as above.
     unsafe impl Sync for Work {}
 
     impl Work {
-        /// Takes parts until none is left: those that `next` names, one for each call.
+        /// Runs parts until none is left; each call of `next` claims one.
         ///
         /// # Safety
-        /// The closure is there until this returns.
+        /// The closure is valid until this returns.
         unsafe fn take_parts(&self, mut next: impl FnMut() -> usize) {
             while self.taken.fetch_add(1, Ordering::Relaxed) < self.parts {
                 // SAFETY: the caller's contract.
@@ -142,9 +144,9 @@ mod helpers {
         fn help(&self) {
             let enter = |n| (n & CLOSED == 0).then_some(n + 1);
             if self.inside.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok() {
-                // The state of this thread is that of whoever started it.
+                // Sets the floating-point state, because a pool thread has that of its creator.
                 let take_parts = || {
-                    // SAFETY: the caller of `run` keeps the closure until those who have entered have left.
+                    // SAFETY: the caller of `run` keeps the closure until the threads that have entered have left.
                     float_state::guard(|| unsafe { self.take_parts(|| self.back.fetch_sub(1, Ordering::Relaxed) - 1) });
                 };
                 let result = catch_unwind(AssertUnwindSafe(take_parts));
@@ -156,7 +158,7 @@ mod helpers {
         }
     }
 
-    /// Closes the work and waits for those inside, also when a part of the caller panics.
+    /// Closes the work and waits for the threads inside, also if a part on the caller panics.
     struct Close<'a>(&'a Work);
 
     impl Drop for Close<'_> {
@@ -166,13 +168,14 @@ mod helpers {
         }
     }
 
-    /// How long a helper stays awake: over what programs do between products, and far less than other pools do.
+    /// How long a helper stays awake: longer than the gaps between products in typical programs, and far shorter than
+    /// in other pools.
     const STAY: Duration = Duration::from_micros(200);
 
-    /// After how long it sees whether the pool has other work for it.
+    /// How often it checks whether the pool has other work for it.
     const LOOK: Duration = Duration::from_micros(20);
 
-    /// Helpers that wait for work, and work that was given to some of them: a helper that sees any takes one.
+    /// Helpers that wait for work, and work that was given to some of them: a helper that sees work claims it.
     struct Awake {
         helpers: usize,
         given: Vec<Arc<Work>>,
@@ -180,10 +183,11 @@ mod helpers {
 
     static AWAKE: Mutex<Awake> = Mutex::new(Awake { helpers: 0, given: Vec::new() });
 
-    /// The length of [`Awake::given`], to be looked at without the lock.
+    /// The length of [`Awake::given`], which can be read without the lock.
     static GIVEN: AtomicUsize = AtomicUsize::new(0);
 
-    /// Helpers that stay: no more than there are cores beside that of a caller, or they would take its time.
+    /// Helpers that stay awake: at most one for each core beside the caller's, because more would take the caller's
+    /// time.
     static STAYING: AtomicUsize = AtomicUsize::new(0);
 
     thread_local! {
@@ -194,7 +198,7 @@ mod helpers {
         AWAKE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives work to at most `wanted` helpers that are awake, and says to how many.
+    /// Gives work to at most `wanted` awake helpers. Returns to how many.
     fn give(work: &Arc<Work>, wanted: usize) -> usize {
         let mut awake = awake();
         let n = wanted.min(awake.helpers);
@@ -204,7 +208,7 @@ mod helpers {
         n
     }
 
-    /// Waits for work that is given to this helper, for a short while.
+    /// Waits a short while for work that is given to this helper.
     fn wait_for_work() -> Option<Arc<Work>> {
         awake().helpers += 1;
         let start = Instant::now();
@@ -229,9 +233,9 @@ mod helpers {
         }
     }
 
-    /// Helps with what is given to this thread of the pool, until nothing was for a while.
+    /// Runs the work that is given to this thread of the pool, until there was none for a while.
     fn stay() {
-        // A thread that stays may meet further work in the pool and come here again.
+        // A thread that stays awake may run other work of the pool and enter this function again.
         let one_more = |n| (n + 1 < super::available()).then_some(n + 1);
         if STAYS.get() || STAYING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return;
@@ -259,7 +263,7 @@ mod helpers {
             part: std::ptr::from_ref(&part).cast(),
             panic: Mutex::new(None),
         });
-        // The helpers that stay are of the global pool; a caller in a pool of its own is helped by that one.
+        // Awake helpers belong to the global pool; a caller in another pool is helped by that pool.
         let global = rayon_core::current_thread_index().is_none();
         if global && pool() == 0 {
             (0..parts).for_each(part);
@@ -293,8 +297,8 @@ mod helpers {
     }
 }
 
-/// Waits for something that a running thread is about to bring about: in a loop first, since it takes less time than to
-/// sleep and be woken.
+/// Waits for a condition that a running thread is about to establish: spins first, because that takes less time than
+/// sleeping and waking up.
 pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
     let mut turns = 0;
     while !is_so() {
@@ -319,7 +323,7 @@ impl<T> Shared<T> {
     }
 }
 
-// SAFETY: the pointer alone does nothing; whoever dereferences it states why no two parts touch the same element.
+// SAFETY: the pointer alone does nothing; code that dereferences it states why no two parts access the same element.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}

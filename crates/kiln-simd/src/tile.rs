@@ -1,13 +1,13 @@
 //! The register tile of convolution and attention: a few rows times one to three vectors of a product `A B`.
 //!
-//! It packs nothing. An element of A is broadcast from where it stands; a row of B is loaded from wherever a table of
+//! It packs nothing. An element of A is broadcast from its place; a row of B is loaded from wherever a table of
 //! offsets says, which makes a shifted image or a matrix of any row stride a B without a copy.
 
 use std::marker::PhantomData;
 
 use crate::vector::{Routine, Vector};
 
-/// The elements of A that a tile walks through.
+/// The elements of A that a tile reads, column by column.
 pub(crate) trait Left: Copy {
     /// # Safety
     /// Row `r` of the current column exists.
@@ -16,11 +16,11 @@ pub(crate) trait Left: Copy {
     /// The next column.
     ///
     /// # Safety
-    /// The pointers of the next column may be made; they need not be readable.
+    /// The pointers of the next column may be computed; they need not be readable.
     unsafe fn next(self) -> Self;
 }
 
-/// A row-major A. Every third row has a pointer: x86 addresses reach a base, one and two strides.
+/// A row-major A. Every third row has a pointer: x86 addressing modes cover a base plus one and two strides.
 #[derive(Clone, Copy)]
 pub(crate) struct RowMajor {
     bases: [*const f32; 5],
@@ -50,12 +50,12 @@ impl Left for RowMajor {
     }
 }
 
-/// A column-major A: the rows of a column stand side by side.
+/// A column-major A: the rows of a column are contiguous.
 #[derive(Clone, Copy)]
 pub(crate) struct ColumnMajor {
     /// The current column.
     pub(crate) p: *const f32,
-    /// Elements from one column to the next.
+    /// Distance between columns.
     pub(crate) stride: usize,
 }
 
@@ -76,13 +76,13 @@ pub(crate) const fn most_vectors(registers: usize) -> usize {
     if registers >= 32 { 3 } else { 2 }
 }
 
-/// Vectors of the first tile of this many still to come: as wide as can be, but two of two rather than one of three and a last
-/// of one, whose tile is slow.
+/// Vectors of the next tile when this many remain: as wide as possible, except that two tiles of two vectors are
+/// preferred to one of three and a last of one, which is slow.
 pub(crate) const fn first_vectors(vectors: usize, most: usize) -> usize {
     if most == 3 && vectors != 4 { 3 } else { 2 }
 }
 
-/// How many tiles of three vectors that makes of this many, from the first on.
+/// The number of leading tiles of three vectors for this many vectors.
 pub(crate) const fn wide_tiles(vectors: usize, most: usize) -> usize {
     match (most, vectors % 3) {
         (2, _) => 0,
@@ -91,7 +91,7 @@ pub(crate) const fn wide_tiles(vectors: usize, most: usize) -> usize {
     }
 }
 
-/// Cut one by one, the first tiles are the wide ones, and no single vector is left.
+/// With greedy division the first tiles are the wide ones, and no single vector is left.
 const _: () = {
     let mut vectors = 0;
     while vectors < 64 {
@@ -105,8 +105,8 @@ const _: () = {
     }
 };
 
-/// The greatest number of rows of a tile of this many vectors: an accumulator for each, and room for a row of B and an element
-/// of A. None where three vectors leave room for too few rows.
+/// Maximum rows of a tile this many vectors wide: an accumulator for each, and registers for a row of B and an element
+/// of A. 0 if three vectors leave registers for too few rows.
 pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
     match (V::REGISTERS >= 32, vectors) {
         (true, 3) => 9,
@@ -116,7 +116,7 @@ pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
     }
 }
 
-/// `m` rows cut into the fewest tiles, as even as they can be: `(first, rows)` of each.
+/// Divides `m` rows into as few tiles as possible of nearly equal height: `(first, rows)` of each.
 pub(crate) fn panels(m: usize, max: usize) -> impl Iterator<Item = (usize, usize)> {
     let count = m.div_ceil(max);
     (0..count).map(move |i| {
@@ -125,27 +125,27 @@ pub(crate) fn panels(m: usize, max: usize) -> impl Iterator<Item = (usize, usize
     })
 }
 
-/// What becomes of a tile.
+/// The destination of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
-    /// Where its first element goes.
+    /// The address of its first element.
     pub(crate) p: *mut f32,
-    /// Elements from one row to the next.
+    /// Distance between rows.
     pub(crate) stride: usize,
     /// Whether it is added to the target instead of replacing it.
     pub(crate) add: bool,
 }
 
-/// [`multiply`] as a function of its own, for kernels with many places that call it.
+/// [`multiply`] as a separate function, for kernels that call it in many places.
 pub(crate) struct Product<A, const VECTORS: usize>(PhantomData<A>);
 
-/// What [`Product`] works on.
+/// The arguments of [`Product`].
 pub(crate) struct ProductArgs<A> {
     /// Rows of the tile.
     pub(crate) rows: usize,
     /// A, from its first element in the tile.
     pub(crate) a: A,
-    /// Where the offsets count from.
+    /// The base of the offsets.
     pub(crate) b: *const f32,
     /// The offsets of the rows of B.
     pub(crate) offsets: *const [usize],
@@ -170,8 +170,9 @@ macro_rules! tile {
         /// `C[r] (+)= Σₖ A[r][k] B[k]` for `rows` rows of one to three vectors: a running sum over k in registers.
         ///
         /// # Safety
-        /// The instruction set of `V` is there; `rows` is at most [`max_rows`]; A has `rows` rows and as many columns as
-        /// there are offsets; at each offset from `b`, and at each row of the target, this many vectors may be accessed.
+        /// The instruction set of `V` is available; `rows` is at most [`max_rows`]; A has `rows` rows and as many
+        /// columns as there are offsets; at each offset from `b`, and at each row of the target, this many vectors may
+        /// be accessed.
         #[inline(always)]
         pub(crate) unsafe fn multiply<V: Vector, A: Left, const VECTORS: usize>(
             rows: usize,
@@ -185,7 +186,7 @@ macro_rules! tile {
                 let zero = V::splat(0.0);
                 match rows {
                     $($rows if const { $rows <= max_rows::<V>(VECTORS) } => {
-                        // Indices are literals, so that the arrays are registers.
+                        // Indices are literals, so that the arrays stay in registers.
                         let (mut first, mut second, mut third) = ([zero; $rows], [zero; $rows], [zero; $rows]);
                         let mut a = a;
                         macro_rules! step {
@@ -207,7 +208,7 @@ macro_rules! tile {
                                 a = a.next();
                             };
                         }
-                        // Two steps in a turn: half as many instructions go into the pointers of A and the loop.
+                        // Two steps per iteration halve the instructions for pointers of A and the loop.
                         let (pairs, rest) = offsets.as_chunks::<2>();
                         for &[offset, next] in pairs {
                             step!(offset);
@@ -252,8 +253,8 @@ tile! {
     14: 0 1 2 3 4 5 6 7 8 9 10 11 12 13;
 }
 
-/// Keeps the compiler from moving loads from one step to another. It would load the elements of A of several steps
-/// ahead, and run out of registers.
+/// Keeps the compiler from moving loads between steps: it would load the elements of A several steps ahead and run out
+/// of registers.
 #[inline(always)]
 pub(crate) fn in_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
@@ -262,7 +263,7 @@ pub(crate) fn in_order() {
 /// Writes an accumulator, or adds it to the target.
 ///
 /// # Safety
-/// `p` is good for a vector.
+/// `p` is valid for a vector.
 #[inline(always)]
 unsafe fn finish<V: Vector>(sum: V, p: *mut f32, add: bool) {
     // SAFETY: the contract of this function.

@@ -14,43 +14,43 @@ use crate::vector::{Kernel, LINE, MAX_LANES, Vector, before_line, dispatch};
 /// Rows of the source that are read side by side: one line of each stays in the L1 cache until all of it is used.
 const BLOCK: usize = 64;
 
-/// Columns of the source that are turned before the next ones: as many rows of the result, each a page of its own in a
-/// large matrix, whose addresses stay translated.
+/// Columns of the source that are transposed before the next ones: as many rows of the result, each on its own page in
+/// a large matrix, whose translations stay in the TLB.
 const STRIP: usize = 128;
 
-/// [`BLOCK`] and [`STRIP`] where the result is written past the caches, so that its lines need not stay in them. So few
-/// rows are as many streams as the prefetchers of the hardware follow, in runs of half a page. On a machine with 1 MiB of
-/// L2, 2048 and 4096 rows take 0.55 to 0.7 of the time that blocks of 64 rows take.
+/// [`BLOCK`] and [`STRIP`] for results with non-temporal stores, whose lines need not stay in the caches. This few rows
+/// are as many streams as hardware prefetchers follow, in runs of half a page. On a machine with 1 MiB of L2, 2048 and
+/// 4096 rows take 0.55 to 0.7 of the time of blocks of 64 rows.
 const LONG: (usize, usize) = (32, 512);
 
-/// The shorter side up to which vectors are woven out of one another, instead of turned in squares.
+/// Maximum length of the shorter side for which vectors are interleaved instead of transposed in squares.
 const NARROW: usize = 4;
 
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 256 * 1024;
 
-/// Rows of the source from which on the result is written in aligned vectors: stores that straddle two cache lines cost
-/// a third to two thirds of the rate on an AVX-512 Xeon, wherever the result lies. Shorter rows would be cut into more
-/// pieces than that is worth.
+/// Minimum rows of the source for which the result is written in aligned vectors: stores across cache lines cost a
+/// third to two thirds of the rate on an AVX-512 Xeon, wherever the result is. For shorter rows the additional pieces
+/// would cost more.
 const ALIGNED: usize = 128;
 
-/// Elements of a source that is read and written from beyond the second-level cache.
+/// Elements of a source that is read and written beyond the second-level cache.
 const FAR: usize = 256 * 1024;
 
-/// Elements of a result that is written past the caches, which do not hold it: a line need not be read before it is
-/// written. Where the stride of its rows is a large power of two, lines would also be thrown out of the second-level
-/// cache before it knows that all of them is new. On an AVX-512 Xeon, 4096 rows take 0.4 of the time, 2048 as long as
-/// without; on a machine with smaller caches 2000 rows take 0.4 of it, 1000 as long.
+/// Minimum elements of a result for non-temporal stores, which do not read a line before writing it. If the stride of
+/// its rows is a large power of two, lines would also be evicted from the second-level cache before they are complete.
+/// On an AVX-512 Xeon, 4096 rows take 0.4 of the time, 2048 as long as with ordinary stores; on a machine with smaller
+/// caches 2000 rows take 0.4 of it, 1000 as long.
 const STREAM: usize = 3 << 20;
 
-/// Rows of the source up to which the last square, not full, counts for much.
+/// Maximum rows of the source for which the last, partial square matters much.
 const FEW: usize = 64;
 
-/// The instruction set that fits the extents: squares of 16 lanes that are empty for the most part are turned with as many
-/// instructions as full ones, and where rows of the result are no multiple of 16, most stores of 16 lanes straddle two
-/// cache lines. On an AVX-512 Xeon, AVX2 was ahead by 23 % on 3000 x 6, and by 2 to 20 % on squares of 33 to 500 rows, but
-/// not on up to 64 rows when more than half a square is left. What comes from beyond the second-level cache is bound
-/// by that, and may turn out either way.
+/// The instruction set that suits the extents: mostly empty squares of 16 lanes take as many instructions as full ones,
+/// and if rows of the result are not a multiple of 16, most stores of 16 lanes cross cache lines. On an AVX-512 Xeon,
+/// AVX2 was faster by 23 % for 3000 x 6, and by 2 to 20 % for squares of 33 to 500 rows, but not for up to 64 rows when
+/// more than half a square is left. Beyond the second-level cache the memory limits the speed, and either may be
+/// faster.
 fn fitting(isa: Isa, rows: usize, columns: usize) -> Isa {
     let rest = rows % LINE;
     let straddles = rest > 0 && rows > FEW / 2 && (rest <= LINE / 2 || rows > FEW) && rows * columns < FAR;
@@ -66,7 +66,7 @@ impl Execute for Transpose {
     }
 }
 
-/// Transposes a matrix if the slices have the length for its extents, and says whether it did.
+/// Transposes a matrix if the slices have the length for its extents. Returns whether it did.
 pub(crate) fn run_slices(simd: &Simd, x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> bool {
     let fit = !x.is_empty() && rows.checked_mul(columns) == Some(x.len()) && x.len() == out.len();
     if fit {
@@ -75,7 +75,7 @@ pub(crate) fn run_slices(simd: &Simd, x: &[f32], rows: usize, columns: usize, ou
     fit
 }
 
-/// Transposes `count` matrices. The slices have the lengths that the extents ask for.
+/// Transposes `count` matrices. The slices have the lengths that the extents require.
 pub(crate) fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32], out: &mut [f32]) {
     if out.is_empty() {
         return;
@@ -92,7 +92,7 @@ pub(crate) fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), fr
             let apart = columns == short;
             let (read, write) = if apart { (i * short, i) } else { (i, i * short) };
             let n = piece.min(long - i);
-            // SAFETY: matrix and piece lie inside of both slices, pieces of the result are disjoint, and the instruction
+            // SAFETY: matrix and piece are inside both slices, pieces of the result are disjoint, and the instruction
             // set is that of a `Simd`.
             unsafe {
                 let from = from.as_ptr().add(matrix + read);
@@ -102,18 +102,18 @@ pub(crate) fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), fr
         });
     }
     let isa = fitting(simd.isa(), rows, columns);
-    // Elsewhere nothing is written past the caches.
+    // Other architectures have no non-temporal stores.
     let stream = cfg!(target_arch = "x86_64") && stream && rows.is_multiple_of(LINE) && isa.lanes() > 1;
     let parted = rows * columns >= FAR && !rows.is_multiple_of(LINE);
     let order = if stream { LONG } else { (BLOCK, STRIP) };
-    // Columns of the source are rows of the result: split there, in whole blocks.
+    // Columns of the source are rows of the result: divides these into whole blocks.
     let strip = columns.div_ceil(2 * threads).next_multiple_of(BLOCK).min(order.1).min(columns);
     let strips = columns.div_ceil(strip);
     threads::for_each(count * strips, threads, |part| {
         let (matrix, j) = (part / strips * rows * columns, part % strips * strip);
         let width = strip.min(columns - j);
-        // SAFETY: matrix and strip lie inside of both slices, strips of the result are disjoint, and the instruction set
-        // is that of a `Simd` or has been asked for.
+        // SAFETY: matrix and strip are inside both slices, strips of the result are disjoint, and the instruction set
+        // is that of a `Simd` or was checked.
         unsafe {
             let from = from.as_ptr().add(matrix + j);
             let out = out.get().add(matrix + j * rows);
@@ -127,10 +127,10 @@ pub(crate) fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), fr
     });
 }
 
-/// `rows` runs of `width` elements, `columns` apart, as `width` runs of `rows`, `stride` apart.
+/// Transposes `rows` runs of `width` elements, `columns` apart, to `width` runs of `rows`, `stride` apart.
 ///
 /// # Safety
-/// The instruction set is there; these are readable and writable.
+/// The instruction set is available; the runs are readable and writable.
 pub(crate) unsafe fn turn(
     isa: Isa,
     (from, columns): (*const f32, usize),
@@ -142,9 +142,9 @@ pub(crate) unsafe fn turn(
     unsafe { dispatch(isa, Strip::<false> { from, columns, out, stride, rows, width, block: BLOCK, parted: false }) };
 }
 
-/// `width` columns of a matrix, as rows; in cache lines past the caches where `LINES` and they begin as lines do. Only whole
-/// ones are streamed: half of one costs as much as reading and writing it, and on an AVX-512 Xeon 1800 rows took three
-/// times as long in runs that begin or end within a line.
+/// Transposes `width` columns of a matrix to rows, with non-temporal stores of cache lines if `LINES` and the rows
+/// begin at cache lines. Only whole lines are streamed: a partial one costs as much as reading and writing it, and on
+/// an AVX-512 Xeon 1800 rows took three times as long in runs that begin or end inside a line.
 ///
 /// # Safety
 /// `rows` runs of `width` f32, `columns` apart, are readable; `width` runs of `rows` f32, `stride` apart, are writable.
@@ -156,7 +156,7 @@ struct Strip<const LINES: bool> {
     rows: usize,
     width: usize,
     block: usize,
-    /// Whether lines that two successive blocks complete together are far away.
+    /// Whether lines that two consecutive blocks complete together are far apart.
     parted: bool,
 }
 
@@ -168,9 +168,9 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
         let Self { from, columns, out, stride, rows, width, block, parted } = self;
         let head = if rows < ALIGNED { 0 } else { before_line(out) };
         let stream = LINES && before_line(out.wrapping_add(head)) == 0;
-        // Other rows of whole lines come and go fast enough by themselves.
+        // Other rows of whole lines need no prefetching.
         let ask = parted || stream;
-        // Not filled: that would take a tenth of the time of a small matrix.
+        // Uninitialised: filling it would take a tenth of the time of a small matrix.
         let mut lines = MaybeUninit::<[[f32; LINE]; MAX_LANES]>::uninit();
         let lines = lines.as_mut_ptr().cast::<f32>();
         let mut i1 = 0;
@@ -181,7 +181,7 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
                 let j = whole::<V>(j, 0, width);
                 let high = V::LANES.min(width - j);
                 let mut i = i0;
-                // Most squares, without the questions below, which take as long as squares of four lanes.
+                // Most squares, without the tests below, which take as long as squares of four lanes.
                 while const { V::LANES == 4 } && !ask && high == V::LANES && i >= head && i + V::LANES <= i1 {
                     // SAFETY: the contract of `Strip`.
                     unsafe {
@@ -216,16 +216,16 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
             }
         }
         if stream {
-            // SAFETY: the instruction set is there.
+            // SAFETY: the instruction set is available.
             unsafe { V::splat(0.0) }.fence();
         }
     }
 }
 
-/// Turns [`LINE`] rows of a vector, `columns` apart, into a line of each of as many rows of the result.
+/// Transposes [`LINE`] rows of a vector, `columns` apart, to a line of each of as many rows of the result.
 ///
 /// # Safety
-/// These may be accessed, the rows of the result begin as lines do, `lines` is good for writing a line of each.
+/// These are accessible, the rows of the result begin at cache lines, `lines` is writable for a line of each.
 #[inline(always)]
 unsafe fn stream_lines<V: Vector>(from: *const f32, columns: usize, out: *mut f32, stride: usize, lines: *mut f32) {
     // SAFETY: the caller's contract.
@@ -251,23 +251,23 @@ unsafe fn stream_lines<V: Vector>(from: *const f32, columns: usize, out: *mut f3
     }
 }
 
-/// Where a vector from `i` begins that ends by `end`: earlier, if need be, but not before `start`. To turn elements twice
-/// costs less than a part of a vector, which instruction sets of four lanes read and write element by element.
+/// The beginning of a vector from `i` that ends by `end`: earlier if necessary, but not before `start`. Transposing
+/// elements twice costs less than a partial vector, which four-lane instruction sets access element by element.
 #[inline(always)]
 fn whole<V: Vector>(i: usize, start: usize, end: usize) -> usize {
     if const { V::LANES == 4 } && end - i < V::LANES { end.saturating_sub(V::LANES).max(start) } else { i }
 }
 
-/// Whether a vector at `p` lies in one cache line, as streaming asks for.
+/// Whether a vector at `p` is inside one cache line, as streaming requires.
 #[inline(always)]
 fn is_aligned<V: Vector>(p: *const f32) -> bool {
     (p as usize).is_multiple_of(size_of::<f32>() * V::LANES)
 }
 
-/// `n` rows of up to four elements as as many runs, or the other way round.
+/// Transposes `n` rows of up to four elements to runs, or the reverse.
 ///
 /// # Safety
-/// Of one side, `n * short` f32 may be accessed; of the other, `short` runs of `n`, `long` apart. `apart` says that the
+/// One side is accessible for `n * short` f32; the other for `short` runs of `n`, `long` apart. `apart` says that the
 /// runs are the result.
 struct Narrow {
     from: *const f32,
@@ -302,7 +302,7 @@ impl Narrow {
     #[inline(always)]
     unsafe fn weave<V: Vector, const C: usize>(self) {
         let step = if self.apart { 1 } else { C };
-        // Rows until the result is aligned; not all of it may be, then or ever.
+        // Rows until the result is aligned; it may never be.
         let head = (0..V::LANES).find(|h| is_aligned::<V>(self.out.wrapping_add(h * step)));
         let stream = self.stream && head.is_some() && (!self.apart || self.long.is_multiple_of(V::LANES));
         let mut i = head.unwrap_or(0).min(self.n);
@@ -327,10 +327,11 @@ impl Narrow {
     /// Rows `i .. i + n`, at most as many as a vector has lanes.
     ///
     /// # Safety
-    /// The conditions of [`Narrow::weave`] hold; these rows exist, `stream` only for a whole vector of them at aligned places.
+    /// The conditions of [`Narrow::weave`] hold; these rows exist; `stream` only for a whole vector of them at aligned
+    /// addresses.
     #[inline(always)]
     unsafe fn vectors<V: Vector, const C: usize>(&self, i: usize, n: usize, stream: bool) {
-        // Vector c of the rows as they follow one another, and the elements of it that exist; and run c.
+        // Vector c of the contiguous rows, with the number of its elements that exist; and run c.
         let row = |c: usize| (i * C + c * V::LANES, (n * C).saturating_sub(c * V::LANES).min(V::LANES));
         let run = |c: usize| (c * self.long + i, n);
         // SAFETY: the caller's contract.
@@ -355,7 +356,7 @@ impl Narrow {
     }
 }
 
-/// Vectors of rows of `C` elements as `C` vectors of one element of each.
+/// Splits vectors of rows of `C` elements into `C` vectors, one for each element.
 #[inline(always)]
 fn unweave<V: Vector, const C: usize>(x: [V; C]) -> [V; C] {
     let mut y = x;

@@ -1,6 +1,6 @@
 //! Hostile inputs: whatever is handed in, there is a right result or one typed error. Nothing panics, nothing wraps.
 
-#![cfg(not(target_arch = "wasm32"))] // panics are caught, which WebAssembly cannot
+#![cfg(not(target_arch = "wasm32"))] // panics are caught, which WebAssembly does not support
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -133,7 +133,7 @@ fn attempt(faults: &mut Vec<String>, simd: &Simd, op: &Op, inputs: &[(Buffer, Ve
 }
 
 fn instruction_sets() -> Vec<Simd> {
-    // One with and one without masked memory access is enough: the checks stand before the kernels.
+    // One set with and one without masked memory access are enough: the checks precede the kernels.
     let best = Simd::new().unwrap();
     let slowest = Simd::with_isa(Isa::available().next().unwrap()).unwrap();
     if best == slowest { vec![best] } else { vec![best, slowest] }
@@ -145,7 +145,7 @@ fn wrong_numbers_of_operands_are_refused() {
     let mut faults = Vec::new();
     for case in smallest_cases() {
         let inputs = buffers(&case);
-        // To concatenate is for any number, up to the greatest.
+        // Concatenation takes any number of operands up to the maximum.
         let taken = |n: usize| match case.op {
             Op::Concat(_) => (1..=Concat::MOST).contains(&n),
             _ => n == inputs.len(),
@@ -185,7 +185,7 @@ fn operands_of_other_types_and_shapes_give_results_or_errors() {
                     attempt(&mut faults, &simd, &case.op, &changed);
                 }
             }
-            // All operands changed alike, so that they still agree with one another.
+            // All operands are changed alike, so that they still agree with one another.
             for dims in other_shapes(&inputs[0].1) {
                 let all: Option<Vec<_>> =
                     inputs.iter().map(|(buffer, _)| noise(buffer.as_data().dtype(), &dims, &mut random)).collect();
@@ -243,7 +243,7 @@ fn outputs_that_do_not_fit_are_refused_and_left_alone() {
 #[test]
 fn absurd_extents_are_errors_of_the_shape_rule() {
     let mut faults = Vec::new();
-    // Nothing is allocated here: types say how large a tensor would be.
+    // Nothing is allocated here: types describe how large a tensor would be.
     let large = [1usize << 20, 1 << 28, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 56, usize::MAX >> 4];
     for case in smallest_cases() {
         let types: Vec<TensorType> = case.operands().unwrap().iter().map(Operand::ty).collect();
@@ -253,7 +253,7 @@ fn absurd_extents_are_errors_of_the_shape_rule() {
                     let mut changed = types.clone();
                     let mut possible = true;
                     for (i, ty) in changed.iter_mut().enumerate() {
-                        // The last position stands for all operands at once; the last axis for all extents but the last.
+                        // The last position means all operands at once; the last axis means all extents but the last.
                         if position != i && position != types.len() {
                             continue;
                         }
@@ -438,7 +438,7 @@ fn rows_of_blocks_move_whole_or_not_at_all() {
     assert!(simd.run(&refused[5], &[x]).is_ok(), "192 elements in rows of two blocks");
     assert!(matches!(simd.run(&Reshape::to(&[12, 16]).unwrap().into(), &[x]), Err(Error::Format { .. })));
     assert!(matches!(simd.run(&Concat { axis: 2 }.into(), &[x, x]), Err(Error::Format { .. })));
-    // A value that no index is.
+    // A value that is not a valid index.
     let indices = Operand::elements(&[1u32, 2, 3], &[3]).unwrap();
     for value in [-1.0, 0.5, f32::NAN, 4_294_967_296.0] {
         let run = simd.run(&Pad::new(&[(1, 0)], value).unwrap().into(), &[indices]);
@@ -448,7 +448,7 @@ fn rows_of_blocks_move_whole_or_not_at_all() {
 
 #[test]
 fn results_larger_than_the_machine_are_errors() {
-    // No elements in, any number out: the inner extent is zero.
+    // No input elements, any number of outputs: the inner extent is zero.
     let simd = Simd::new().unwrap();
     let huge = 1usize << (usize::BITS / 2 - 6);
     let product = kiln_ir::op::Matmul::default().into();
@@ -492,11 +492,11 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
     for (size, kernel_size) in [((1, n), (n, 1)), ((n, 1), (1, n))] {
         let same = Padding::Same;
         assert_eq!(simd.convolve2d(&line, size, &kernel, kernel_size, same).unwrap(), expected);
-        // Zeros of the padding are multiplied like others.
+        // Zeros of the padding are multiplied like other elements.
         let mut spoilt = kernel.clone();
         spoilt[7] = f32::INFINITY;
         assert!(simd.convolve2d(&line, size, &spoilt, kernel_size, same).unwrap().iter().all(|y| y.is_nan()));
-        // Two pictures of two channels, five kernels; a weight that is NaN spoils the results of its kernel alone.
+        // Two images of two channels, five kernels; a NaN weight affects only the results of its own kernel.
         let op = Convolve2d { padding: same, ..Default::default() };
         let (pictures, mut kernels) = (line.repeat(4), kernel.repeat(10));
         kernels[3 * 2 * n + 1] = f32::NAN;
@@ -518,7 +518,7 @@ fn padding_far_larger_than_the_picture_is_a_result_or_an_error() {
     let simd = Simd::new().unwrap();
     let n = 1 << 20;
     let x: Vec<f32> = (0..n).map(|i| (i % 13) as f32).collect();
-    // One weight for each row, one result for each column; most columns lie beyond the image.
+    // One weight for each row, one result for each column; most columns are outside of the image.
     let padding = Padding::Sides { top: 0, bottom: 0, left: n, right: n };
     let op = Convolve2d { padding, ..Convolve2d::default() };
     match simd.convolve2d_with(&x, &[n, 1], &vec![1.0; n], &[n, 1], op) {
@@ -543,7 +543,7 @@ fn padding_far_larger_than_the_picture_is_a_result_or_an_error() {
         (far / 2, far / 2, vec![0.0; 3]),
     ] {
         for images in [1, 4] {
-            // Of one channel, and of four with as many results.
+            // With one channel, and with four channels and four results.
             let padding = Padding::Sides { top: 0, bottom: 0, left, right };
             let op = Convolve2d { padding, dilation: (1, far), ..Convolve2d::default() };
             let (x, kernel) = (row.repeat(images), [10.0, 20.0].repeat(images * images));
@@ -720,7 +720,7 @@ fn says_its_instruction_set() {
 }
 
 #[test]
-#[cfg(not(miri))] // no child processes there
+#[cfg(not(miri))] // no child processes on this target
 fn kiln_isa_chooses_or_is_refused() {
     for isa in Isa::ALL {
         let says = child(isa.name().as_ref());

@@ -65,7 +65,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
         let operands = case.operands().unwrap();
         let run = |threads| Simd::new().unwrap().with_threads(threads).run(&case.op, &operands).unwrap();
         let (one, three) = (run(1), run(3));
-        // Compared through Debug: NaN differs from itself, its text does not.
+        // Compared through Debug, because NaN differs from itself but its text does not.
         assert_eq!(format!("{one:?}"), format!("{three:?}"), "{case}");
     }
 }

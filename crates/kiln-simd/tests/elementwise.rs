@@ -45,7 +45,7 @@ fn functions_of_one_operand_keep_their_bound_all_over_the_numbers() {
 fn every_nan_gives_nan() {
     let nans: Vec<f32> =
         (0..23).flat_map(|i| [0x7f80_0000 | 1 << i, 0xffc0_0000 | 1 << i]).map(f32::from_bits).collect();
-    // Beside 2, for 1 to the power of NaN is 1.
+    // With 2 as the other operand, because 1 to the power of NaN is 1.
     let numbers = vec![2.0; nans.len()];
     for &kind in ElementwiseKind::ALL {
         for isa in Isa::available() {
@@ -74,7 +74,7 @@ fn lengths_must_agree() {
 #[cfg(target_arch = "x86_64")] // the other instruction sets have no such stores
 fn results_past_the_caches_have_the_same_bits() {
     const SHORT: usize = 1000;
-    // Results of this many elements are taken to be larger than the caches.
+    // Results of this many elements are assumed to exceed the caches.
     let n = (8 << 20) + 5;
     let x: Vec<f32> = (0..n).map(|i| (i % 977) as f32 * 0.37 - 30.0).collect();
     let mut out = vec![9.0; n + 1];
@@ -175,7 +175,7 @@ fn repeated_operands_are_as_if_written_out() {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))] // proptest is not there
+#[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
 mod properties {
     use super::*;
     use proptest::prelude::*;
@@ -186,7 +186,7 @@ mod properties {
     }
 
     proptest! {
-        /// A value depends neither on where it stands nor on how many there are nor on the alignment of the slices.
+        /// A value depends neither on its place nor on the number of elements nor on the alignment of the slices.
         #[test]
         fn a_value_depends_on_its_operands_alone(
             values in proptest::collection::vec(any::<[f32; 3]>(), 1..150),

@@ -1,6 +1,6 @@
 //! Calls compute in the default floating-point state, whatever the state of the caller, and leave that as it was.
 
-#![cfg(not(target_arch = "wasm32"))] // no such state there
+#![cfg(not(target_arch = "wasm32"))] // no such state on this target
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 
 use std::arch::asm;

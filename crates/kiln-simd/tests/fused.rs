@@ -65,7 +65,7 @@ fn random_graphs_give_the_same_bits_fused_and_not() {
                 let simd = Simd::with_isa(isa).unwrap().with_threads(threads);
                 let bits = |limits| -> Vec<Vec<u32>> {
                     let results = run(&simd, &graph, &inputs, &wanted, limits);
-                    // One pattern for every NaN: which of two NaN operands is passed on is not specified.
+                    // One pattern for every NaN: it is not specified which of two NaN operands is propagated.
                     let bits = |x: &f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
                     results.iter().map(|r| r.iter().map(bits).collect()).collect()
                 };

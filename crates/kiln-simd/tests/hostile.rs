@@ -3,10 +3,10 @@
 //! Such a limit binds no user who may do everything, and lasts as long as the process: each test runs again in a process of its own,
 //! of another user where this one is root.
 
-#![cfg(not(target_arch = "wasm32"))] // no processes there
+#![cfg(not(target_arch = "wasm32"))] // no processes on this target
 #![cfg(target_os = "linux")]
 #![cfg(feature = "parallel")]
-#![cfg(not(miri))] // no processes there
+#![cfg(not(miri))] // no processes under Miri
 
 use again::{nobody, user, with_threads};
 use kiln_simd::{Operations, Simd};
@@ -34,7 +34,7 @@ fn the_caller_computes_alone_where_no_thread_can_be_started() {
     if with_threads(0, "the_caller_computes_alone_where_no_thread_can_be_started") {
         assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit does not bind");
         let alone = results(1);
-        // The second time no thread is asked for.
+        // The second call starts no thread.
         assert!(results(4) == alone);
         assert!(results(4) == alone);
         assert_eq!(threads(), 1);
@@ -48,7 +48,7 @@ fn threads_that_can_be_started_help() {
         unsafe { std::env::set_var("RAYON_NUM_THREADS", "8") };
         let alone = results(1);
         assert!(results(8) == alone);
-        // Another user may have processes already.
+        // The user may have other processes already.
         assert!(threads() == 3 || threads() < 3 && user() != nobody(3), "{} threads", threads());
     }
 }

@@ -1,4 +1,4 @@
-//! The loops that other figures are held against do what they are counted for.
+//! The loops that other figures are compared with do the work that is counted.
 
 use kiln_simd::limits::{Pass, multiply_add, touch};
 use kiln_simd::{Isa, Simd};

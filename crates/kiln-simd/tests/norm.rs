@@ -27,7 +27,7 @@ fn an_offset_costs_nothing() {
     let mut random = Random::new(71);
     for n in COLUMNS {
         for offset in [1.3, 1e3, 1.4e6, 2.3e7, -1.5e9] {
-            // The distance of numbers there.
+            // The distance between adjacent numbers there.
             let step = reference::ulp(f64::from(offset)) as f32;
             let units = random.uniforms(n, 0.0, 8.0);
             let fine = units.iter().map(|units| offset + units.floor() * step).collect();
@@ -80,7 +80,7 @@ fn roundings_of_one_direction() {
             for (large, small) in [(1.0, 2.444e-4), (1.0, 3.456e-4), (1.2, 2.444e-4), (1.0, 8.94e-8)] {
                 for sign in [1.0, -1.0] {
                     let row = (0..n).map(|i| {
-                        // Four vectors side by side, eight steps a running sum, four such sums a block.
+                        // Four vectors side by side, eight steps per running sum, four such sums per block.
                         let x = if i / (4 * lanes) % 8 == 0 { large } else { small };
                         if i / (32 * lanes) % 2 == 0 { x } else { sign * x }
                     });

@@ -71,8 +71,8 @@ fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
 
 #[test]
 fn threads_that_share_blocks_give_the_bits_of_one() {
-    // Five blocks of k, which one thread adds up in C, two and three apart from it, and eight apart two at a time, to what stands
-    // in C; two blocks of columns, and several blocks of rows.
+    // Five blocks of k: one thread adds them in C, two and three in separate memory, and eight in separate memory two
+    // at a time, added to the contents of C; two blocks of columns, and several blocks of rows.
     let (m, k, n) = (260, 1401, 2100);
     let mut random = Random::new(24);
     let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
@@ -86,7 +86,7 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
             let simd = simd.with_threads(threads);
             assert!(simd.matmul(&a, &b, m, k, n).unwrap() == want, "{isa}, {threads} threads");
             assert!(simd.matmul_packed(&a, &packed, m).unwrap() == want, "{isa}, {threads} threads, packed");
-            // A transposed B is packed by all threads together.
+            // All threads pack a transposed B together.
             let mut got = vec![0.0; m * n];
             simd.matmul_with_into(&a, &turned, m, k, n, op, &mut got).unwrap();
             assert!(got == want, "{isa}, {threads} threads, transposed");
@@ -96,7 +96,7 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
 
 #[test]
 fn rows_of_b_that_share_sets_of_a_cache_give_the_bits_of_others() {
-    // Rows 1024 bytes apart, which are copied by one thread and packed by several; and the same within wider ones.
+    // Rows 1024 bytes apart, which one thread copies and several pack; and the same within wider rows.
     let (m, k, n, wider) = (200, 250, 256, 259);
     let mut random = Random::new(25);
     let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * wider, -1.0, 1.0));
@@ -241,16 +241,16 @@ fn kernels_packed_or_not_give_what_f64_gives() {
         (valid((3, 1)), [1, 18, 16, 5], [100, 18, 5, 2]),
         (same((1, 3)), [1, 16, 3, 40], [128, 16, 1, 7]),
         (valid((1, 1)), [1, 128, 35, 34], [99, 128, 2, 3]),
-        // More places in a kernel than there are terms in a block.
+        // More kernel positions than terms in a block.
         (same((1, 2)), [1, 16, 20, 19], [96, 16, 19, 18]),
-        // Few channels, one pixel, and a picture of one pixel, most of whose kernel meets nothing.
+        // Few channels, one pixel, and an image of one pixel, most of whose kernel is outside of it.
         (same((1, 1)), [2, 3, 8, 9], [5, 3, 3, 3]),
         (same((2, 1)), [1, 20, 6, 7], [96, 20, 1, 1]),
         (same((1, 1)), [1, 16, 1, 1], [96, 16, 3, 3]),
-        // A last panel of one vector, and pictures of several blocks of rows.
+        // A last panel of one vector, and images of several blocks of rows.
         (valid((1, 1)), [1, 128, 22, 22], [144, 128, 3, 3]),
         (same((1, 1)), [1, 64, 60, 58], [32, 64, 3, 3]),
-        // Dilated kernels and padding of each side, also with rows of the kernel above and below the picture.
+        // Dilated kernels and padding on each side, also with rows of the kernel above and below the image.
         (dilated((2, 3), (1, 1), Padding::Same), [1, 16, 9, 23], [97, 16, 3, 3]),
         (dilated((4, 1), (2, 3), Padding::around(5, 2)), [2, 17, 6, 14], [96, 17, 3, 3]),
         (
@@ -369,10 +369,10 @@ fn packed_kernels_that_do_not_fit_are_errors() {
     assert!(matches!(run(valid, &[0.0; 64], &[16, 2, 2]), Err(Error::Shape { .. })));
     let short = simd.convolve2d_packed_into(&[0.0; 16], &[16, 1, 1], &kernels, op, &mut [0.0; 95]);
     assert!(matches!(short, Err(Error::Length { .. })));
-    // No picture, and no rows.
+    // No image, and no rows.
     assert!(run(op, &[], &[0, 16, 3, 3]).unwrap().is_empty());
     assert!(run(op, &[], &[16, 0, 3]).unwrap().is_empty());
-    // A wide picture and a tall kernel, both of a few kilobytes, whose frame would take gigabytes.
+    // A wide image and a tall kernel, both of a few kilobytes, whose frame would take gigabytes.
     let tall = simd.pack_kernels(&vec![1.0; 96 * 16 * 2000], [96, 16, 2000, 1]).unwrap();
     let error = simd.convolve2d_packed(&vec![1.0; 16 * 9000], &[16, 1, 9000], &tall, op).unwrap_err();
     assert!(error.to_string().contains("never meets"), "{error}");

@@ -42,7 +42,7 @@ fn reductions_have_the_same_bits_on_every_instruction_set_and_any_number_of_thre
                 assert_same_everywhere(&Reduce::all(reduction).into(), &[Operand::vector(&a)], reduction.name());
             }
             assert_same_everywhere(&Dot.into(), &[Operand::vector(&a), Operand::vector(&b)], "dot");
-            // Once more with NaN of either sign from arithmetic, and with zeros of either sign.
+            // Again with NaN of either sign from arithmetic, and with zeros of either sign.
             a[n / 2] = f32::INFINITY;
             a[n / 3] = f32::NEG_INFINITY;
             a[n - 1] = -0.0;
@@ -99,7 +99,7 @@ fn a_million_terms_sum_within_1e_7_of_their_magnitudes() {
 
 #[test]
 fn the_bound_of_sums_is_attained_and_not_exceeded() {
-    // A 1, and in front of every addition that it passes through one u, which is lost: ties go to the even 1.
+    // A 1, and before every addition that it passes through one u, which is lost: ties round to the even 1.
     const U: f32 = 1.0 / (1 << 24) as f32;
     for n in [2048, 100_000, 1 << 20] {
         let mut x = vec![0.0; n];
@@ -120,7 +120,7 @@ fn the_bound_of_sums_is_attained_and_not_exceeded() {
 #[test]
 fn results_do_not_depend_on_where_a_slice_lies() {
     let mut random = Random::new(6);
-    // Less than a vector, one leaf and a few, from every place in a cache line.
+    // Less than a vector, one leaf and a few, at every offset in a cache line.
     for n in [1, 9, 40, 130, 2047, 2048, 2100, 9000] {
         let (x, y) = (random.uniforms(n, -1.0, 3.0), random.uniforms(n, 0.5, 2.0));
         for isa in Isa::available() {
@@ -251,7 +251,8 @@ fn small_answers() {
 
 #[test]
 fn nothing_is_read_of_what_is_empty() {
-    // No memory is there. An access, even a masked one of no lane, ends the process under emulators that make it.
+    // There is no memory at the address. An access, even a masked one of no lane, would end the process under emulators
+    // that perform it.
     for simd in simds() {
         for &reduction in Reduction::ALL {
             for (dims, axis) in

@@ -8,7 +8,7 @@ use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-/// Kernels may treat several vectors at once, each in its own way: every operand stands in each of this many places.
+/// Kernels may treat several vectors at once, each in its own way: every operand is tried in each of this many places.
 const GROUP: usize = 64;
 /// Lanes of the longest vector.
 const LANES: usize = 16;
@@ -55,7 +55,7 @@ fn hardest_quotients_and_roots() {
     a.extend(squares);
     assert!(a.len() > 20_000, "{}", a.len());
     for shift in (0..GROUP).step_by(LANES) {
-        // Powers of two change no rounding, only the way in which it may be computed.
+        // Powers of two change no rounding, only the algorithm that may be used.
         let scale = [1.0, 2.0f32.powi(-40), 2.0f32.powi(36), -4.0][shift / LANES];
         let moved = |x: &[f32], scale: f32| [&vec![1.5; shift][..], x].concat().iter().map(|x| x * scale).collect();
         let (a, b): (Vec<f32>, Vec<f32>) = (moved(&a, scale.abs()), moved(&b, scale.signum()));
@@ -66,7 +66,7 @@ fn hardest_quotients_and_roots() {
 #[test]
 fn quotients_and_roots_of_every_magnitude() {
     let mut random = Random::new(11);
-    // Every sixth exponent, those at the ends, and those next to where a kernel may change its way.
+    // Every sixth exponent, the extreme ones, and those around which a kernel may change its algorithm.
     let borders = [1, 2, 75, 76, 77, 101, 103, 202, 203, 204, 253, 254, 255];
     let exponents: Vec<u32> = (0..256).step_by(6).chain(borders).collect();
     let (mut a, mut b) = (Vec::new(), Vec::new());

@@ -28,7 +28,8 @@ impl Cases {
         let n = rows * format.block_len();
         let mut blocks = vec![0; format.bytes(n).unwrap()];
         if cfg!(miri) {
-            // The encoder searches for scales, which takes an interpreter seconds. Scales of these bytes are finite, too.
+            // The encoder searches for scales, which takes an interpreter seconds. Scales of these bytes are finite
+            // too.
             blocks.fill_with(|| self.random.bits() as u8 & 0x3f);
         } else {
             format.encode(&self.random.uniforms(n, -1.0, 1.0), &mut blocks).unwrap();
@@ -97,7 +98,8 @@ fn small_cases() -> Vec<Case> {
             c.add(op, &[&[2, 5, 6], &[3, 2, 3, 2]]);
         }
     }
-    // Dilations, sides and groups, in every way that a convolution goes: by planes, by channels, by pixels where vectors are short.
+    // Dilations, paddings and groups, for every algorithm of convolutions: by planes, by channels, by pixels if vectors
+    // are short.
     let padding = Padding::Sides { top: 1, bottom: 0, left: 2, right: 3 };
     for (stride, dilation) in [((1, 1), (2, 1)), ((2, 1), (1, 3))] {
         let op = Convolve2d { padding, stride, dilation, groups: 1 };
@@ -173,7 +175,7 @@ fn small_cases() -> Vec<Case> {
     }
     c.add(Matmul::default(), &[&[1, 3, 4], &[2, 4, 5]]);
     c.add(Matmul { transpose_a: false, transpose_b: true }, &[&[2, 1, 2, 3], &[2, 4, 3]]);
-    // A transpose, rows that move whole, planes that turn, elements that do neither.
+    // A transpose, rows that move whole, transposed planes, elements that are neither.
     for axes in [&[1, 0][..], &[0, 2, 1], &[1, 0, 2], &[2, 1, 0], &[3, 0, 2, 1]] {
         let dims = [5, 6, 7, 2];
         c.add(Permute::new(axes).unwrap(), &[&dims[..axes.len()]]);
@@ -205,7 +207,7 @@ fn small_cases() -> Vec<Case> {
         c.cases.push(Case::new(Dequantize { format }, vec![blocks.clone()]));
         c.cases.push(Case::new(QuantMatmul { format }, vec![x, blocks]));
     }
-    // One row, two of an expert, and none of another, with weights of floats and of blocks.
+    // One expert with one row, one with two and one with none, with floating-point and quantised weights.
     let chosen = Input::new(Buffer::U32(vec![2, 0, 2]), &[3]);
     let (x, weights) = (c.tensor(&[3, 5]), c.tensor(&[3, 4, 5]));
     let mut narrow = vec![f16::ZERO; 3 * 4 * 5];
@@ -234,7 +236,7 @@ fn right(case: &Case, run: impl FnOnce(&Op, &[Operand<'_>]) -> kiln_ir::Result<V
 fn every_operation_is_right_on_small_inputs() {
     let mut failures = Vec::new();
     for case in small_cases() {
-        // The search of the encoder once more; it is safe code.
+        // Skips the encoder's search again; it is safe code.
         if cfg!(miri) && matches!(case.op, Op::Quantize(_)) {
             continue;
         }
@@ -249,7 +251,7 @@ fn every_operation_is_right_on_small_inputs() {
 }
 
 #[test]
-#[cfg(not(miri))] // making the large cases alone takes an interpreter minutes
+#[cfg(not(miri))] // creating the large cases alone takes an interpreter minutes
 fn no_operation_is_left_out() {
     let names = |cases: Vec<Case>| cases.iter().map(|case| case.op.name()).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(names(small_cases()), names(all_cases()));
@@ -262,7 +264,7 @@ fn packed_kernels_are_right_on_small_inputs() {
     let (wide, channels) = if cfg!(miri) { (20, 2) } else { (96, 16) };
     for (stride, x, w) in [((1, 1), [1, channels, 2, 5], [wide, channels, 3, 3]), ((2, 1), [2, 2, 3, 4], [3, 2, 2, 2])]
     {
-        // Also with weights that make a number of no zero of the padding: above the picture, beside it, below it.
+        // Also with weights whose products with zeros of the padding are NaN: above the image, beside it, below it.
         for special in
             [None, Some((0, f32::INFINITY)), Some((w[3], f32::NEG_INFINITY)), Some((w[2] * w[3] - 1, f32::NAN))]
         {

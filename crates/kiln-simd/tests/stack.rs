@@ -1,14 +1,14 @@
 //! Every operation runs on a thread with 32 KiB of stack. A stack that is too small ends the process: so this test runs again in
 //! a process of its own.
 
-#![cfg(not(target_arch = "wasm32"))] // no threads there
+#![cfg(not(target_arch = "wasm32"))] // no threads on this target
 #![cfg(unix)]
-#![cfg(not(miri))] // no processes there
+#![cfg(not(miri))] // no processes under Miri
 
 mod support;
 
 #[path = "support/again.rs"]
-#[allow(dead_code)] // what other tests need
+#[allow(dead_code)] // items that other tests use
 mod again;
 
 use std::process::Command;
@@ -68,7 +68,7 @@ fn threads_with_little_stack_suffice_for_every_operation() {
     for isa in Isa::available() {
         for case in &cases {
             let operands = case.operands().unwrap();
-            // On one line, so that the last one names the operation that needed more.
+            // On one line, so that the last line names the operation that needed more.
             let name = format!("{case}");
             println!("{isa}, {}", name.lines().next().unwrap_or_default());
             let simd = Simd::with_isa(isa).unwrap().with_threads(2);

@@ -1,14 +1,14 @@
 //! How threads share work. Users reach it through kernels alone, which neither count their parts nor panic, so its source is
 //! compiled into this test.
 
-#![cfg(not(target_arch = "wasm32"))] // no threads there
+#![cfg(not(target_arch = "wasm32"))] // no threads on this target
 #![cfg(feature = "parallel")]
 
 #[path = "../src/float_state.rs"]
-#[allow(dead_code, unused_imports, unused_macros)] // what kernels use beside it
+#[allow(dead_code, unused_imports, unused_macros)] // items that kernels use
 mod float_state;
 #[path = "../src/threads.rs"]
-#[allow(dead_code)] // what kernels use beside it
+#[allow(dead_code)] // items that kernels use
 mod threads;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ fn helpers_that_stay_awake_help_again() {
     let sum = AtomicUsize::new(0);
     let rounds = 2000;
     for round in 0..rounds {
-        // Rounds with work inside of work, and rounds that find the helpers asleep.
+        // Rounds with nested work, and rounds in which the helpers are asleep.
         for_each(4, 4, |i| match (round % 10, i) {
             (0, 0) => for_each(3, 3, |i| _ = sum.fetch_add(i + 1, Ordering::Relaxed)),
             _ => _ = sum.fetch_add(6, Ordering::Relaxed),

@@ -6,8 +6,8 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
 fn results_do_not_depend_on_where_they_lie_nor_on_how_they_are_written() {
-    // Short rows, rows of whole vectors, other rows; the last three are large enough to be written past the caches, of
-    // which only the first has rows of whole lines.
+    // Short rows, rows of whole vectors, other rows; the last three are large enough for non-temporal stores, and only
+    // the first of these has rows of whole lines.
     for (rows, columns) in
         [(14, 90), (70, 6), (90, 70), (100, 40), (256, 33), (131, 150), (4096, 2050), (2047, 4100), (2056, 1600)]
     {
@@ -30,7 +30,7 @@ fn results_do_not_depend_on_where_they_lie_nor_on_how_they_are_written() {
 fn narrow_matrices_are_woven_right_at_every_length_and_place() {
     let whole = if cfg!(miri) { 40 } else { 100 };
     let mut cases: Vec<(usize, usize)> = (1..=5).flat_map(|short| (1..whole).map(move |long| (short, long))).collect();
-    // Several pieces and threads; and past the caches.
+    // Several pieces and threads, and non-temporal stores.
     if !cfg!(miri) {
         cases.extend((1..=4).flat_map(|short| [(short, 200_001), (short, (4 << 20) / short / 64 * 64)]));
     }

@@ -147,7 +147,7 @@ export function bench(engine) {
       : places.length === 1
         ? `The router sends all of these sizes to ${places[0]}.`
         : `The router changes sides at ${crossover ?? "several sizes"}; measured, WebGPU is ahead ${faster.length ? `from ${faster[0]} on` : "at none of these sizes"}.`;
-    // Said once: the caption changes with every size.
+    // The status is announced once: the caption changes with every size.
     $("bench-status").textContent = $("bench-caption").textContent;
     document.body.dataset.bench = operation;
   }

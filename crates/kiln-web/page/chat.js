@@ -76,7 +76,7 @@ async function load(source, name) {
       progress, signal: own.signal, device: navigator.gpu ? $("device").value : "cpu", software: asked.get("software") === "on", cache: true,
     });
     const begun = await made.session();
-    // Where weights are is not yet where the router computes.
+    // The place of the weights may differ from the place that the router chooses.
     const { chosen } = await begun.explain();
     if (attempt !== own) return made.close();
     [model, session, hasTemplate, place] = [made, begun, true, chosen];
@@ -244,6 +244,6 @@ if (served?.ok) {
   $("smollm2").hidden = false;
 }
 enable();
-// For those who look at it from the console, and for its tests.
+// For the console of the browser, and for the tests.
 window.kiln = { Model };
 document.body.dataset.ready = "true";

@@ -1,13 +1,13 @@
 // kiln for JavaScript. Tensors are typed arrays, which are vectors, or { data, dims }.
 //
-// Every operation is a method of `Engine`, which returns a promise of its result, and of `Batch`, which records it. They are
-// made from the list that the module has: its Rust tables define them once.
+// Every operation is a method of `Engine`, which returns a promise of its result, and of `Batch`, which records it. The
+// methods are generated from the list of operations in the module, which its Rust tables define.
 
-// A module of one function that uses a vector: where it is not valid, neither is the build with vectors.
+// A module of one function that uses a vector: it is valid in browsers that can run the build with vectors.
 const VECTORS = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11);
 
-// One whose function is whether relaxed instructions are as the build with them needs them: (1 + 2^-12)² - (1 + 2^-11) is not 0,
-// for it is rounded once, and four products of -2 and 3 are -24, which engines had wrong before they had it by default.
+// A module whose function returns 1 if relaxed instructions behave as the build with them requires: (1 + 2^-12)² - (1 + 2^-11)
+// is not 0, because it is rounded once, and four products of -2 and 3 are -24, which early versions of browsers computed wrongly.
 const RELAXED = Uint8Array.of(
   0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 127, 3, 2, 1, 0, 7, 5, 1, 1, 102, 0, 0, 10, 52, 1, 50, 0,
   67, 0, 8, 128, 63, 253, 19, 67, 0, 8, 128, 63, 253, 19, 67, 0, 16, 128, 191, 253, 19, 253, 133, 2, 253, 83,

@@ -1,4 +1,4 @@
-// What runs in the thread of a model: reads the file, and answers the requests of models.js.
+// The thread of a model: reads the file, and answers the requests of models.js.
 
 /** Bytes that are given to the module at once, and until it is known what the model is. */
 const PART = 4 << 20;
@@ -62,7 +62,7 @@ async function opened({ url, blob }, cache, signal) {
   if (cache) {
     const file = await kept(false).then((folder) => folder.getFileHandle(nameOf(url))).then((handle) => handle.getFile()).catch(() => undefined);
     if (file?.size) {
-      // Another file at the address has another length, as a rule. Without a network what is kept is what there is.
+      // A changed file almost always has another length. Without a network the cached file is used.
       const head = await fetch(url, { method: "HEAD", signal }).catch(() => undefined);
       signal.throwIfAborted();
       if (!head?.ok || lengthOf(head) === file.size) return { bytes: file.size, stream: file.stream(), cached: true };
@@ -92,7 +92,7 @@ async function keeper(url) {
     await folder.removeEntry(nameOf(url)).catch(() => {});
   };
   return {
-    // A model is loaded whether there is room to keep it or not.
+    // A model is loaded even if the storage has no room for the file.
     write: (part) => (failed ? undefined : writer.write(part).catch(drop)),
     close: () => (failed ? undefined : writer.close().catch(drop)),
     drop: () => (failed ? undefined : drop()),
@@ -203,7 +203,7 @@ export function serve(port) {
       const answer = answers[what] ?? (() => model.ask(what, of));
       port.postMessage({ id, value: await answer(of, controller.signal, report) });
     } catch ({ name, message, code }) {
-      // An error of a system is no object that every browser sends.
+      // Not every browser can send error objects of the system to another thread.
       port.postMessage({ id, error: { name, message, code: typeof code === "string" ? code : undefined } });
     } finally {
       running.delete(id);

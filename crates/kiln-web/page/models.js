@@ -1,4 +1,4 @@
-// Language models for JavaScript: loaded from a file as it comes, continued token by token, in a worker of their own.
+// Language models for JavaScript: loaded while the file arrives, continued token by token, each in its own worker.
 
 /** An error as kiln gives it. */
 function kilnError(code, message) {
@@ -206,7 +206,7 @@ export class Session {
       signal?.removeEventListener("abort", abort);
       if (!ended) stop();
       await end.catch(() => {});
-      // Tokens that nobody took are none of the session's.
+      // The session drops tokens that the caller did not take.
       if (taken < made.length) await this.truncate(start + taken).catch(() => {});
       this.#busy = false;
     }

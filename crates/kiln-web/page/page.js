@@ -1,4 +1,4 @@
-// The page: what the browser has, where the time goes, a picture, and every operation against the reference.
+// The page: the devices of the browser, times of operations, an image filter, and every operation against the reference.
 
 import { Engine, build } from "./kiln.js";
 import { bench } from "./bench.js";
@@ -57,7 +57,7 @@ async function calibrate(engine) {
 
 async function start() {
   const asked = new URLSearchParams(location.search);
-  // A page shows what there is, software too; the router knows what it is worth once it has measured it.
+  // The page lists all adapters, software too; the router judges them once they are measured.
   const engine = await Engine.create({ profile: stored(), software: true, webgpu: asked.get("webgpu") !== "off" });
   describe(engine);
   if (!/measured/.test(engine.profileStatus) || /until/.test(engine.profileStatus)) {
@@ -77,7 +77,7 @@ async function start() {
     $("calibrate").disabled = false;
   });
   $("calibrate").disabled = false;
-  // For those who look at it from the console, and for its tests.
+  // For the console of the browser, and for the tests.
   window.kiln = { engine, Engine };
   document.body.dataset.ready = "true";
 }

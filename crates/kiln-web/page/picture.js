@@ -1,4 +1,4 @@
-// A picture, blurred and with its edges: a batch that is recorded once for each size and runs whenever a slider moves.
+// An image, blurred and with its edges: a batch that is recorded once for each size and runs whenever a slider moves.
 
 import { sentence } from "./page.js";
 import { duration } from "./bench.js";
@@ -45,7 +45,7 @@ function luminance({ data }) {
 
 export async function picture(engine) {
   const [original, filtered] = [$("original"), $("filtered")];
-  // The picture, and the batch for its size, which holds the picture once it has run.
+  // The image, and the batch for its size, which has a copy of the image once it has run.
   let [shades, filter] = [undefined, undefined];
   let [running, again] = [false, false];
 
@@ -74,7 +74,7 @@ export async function picture(engine) {
       $(id).setAttribute("aria-valuetext", value);
     }
     if (!filter) return;
-    // What moves while a picture is computed is drawn after it, once.
+    // If sliders move while an image is computed, it is computed once more after that.
     if (running) { again = true; return; }
     running = true;
     try {
@@ -82,7 +82,7 @@ export async function picture(engine) {
         again = false;
         const { batch, input, across, down, share: edges, rest, result, width, height } = filter;
         const start = performance.now();
-        // Here alone, because a batch takes nothing while it runs: a picture that comes meanwhile is drawn after it.
+        // Inputs are set only here, because a running batch takes none: an image that arrives meanwhile is drawn after it.
         if (filter.holds !== shades) {
           batch.set(input, shades);
           filter.holds = shades;
@@ -153,7 +153,7 @@ export async function picture(engine) {
 
   return {
     calibrated() {
-      // Batches keep the engine that made them: a new profile decides about new ones.
+      // A batch keeps the profile that it was recorded with, so it is recorded again.
       if (!filter) return;
       filter = record(engine, filter.width, filter.height);
       draw();

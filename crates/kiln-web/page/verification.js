@@ -22,7 +22,7 @@ export function verification(engine) {
   const table = $("verify-table");
 
   async function run() {
-    // Made when they are first asked for, which takes a moment: the button shows that it was pressed before.
+    // The first use creates the cases, which takes a moment: let the button show that it was pressed.
     await new Promise((resolve) => setTimeout(resolve, 50));
     const names = await verifiable();
     const places = engine.places;

@@ -20,7 +20,7 @@ use crate::value::{self, Tensor};
 pub struct Batch(Rc<State>);
 
 struct State {
-    /// Out of it while it runs.
+    /// `None` while it runs.
     batch: RefCell<Option<kiln::Batch<'static>>>,
     tensors: RefCell<Vec<TensorId>>,
 }

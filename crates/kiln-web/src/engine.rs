@@ -19,7 +19,7 @@ use crate::js::{Options, explained, member, set};
 use crate::operations;
 use crate::value::{self, Tensor, described};
 
-/// A promise of what a future brings.
+/// A promise for the result of a future.
 pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
     future_to_promise(async move { future.await.map_err(|error| to_js(&error)) })
 }
@@ -27,7 +27,7 @@ pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -
 /// What a page holds of an engine.
 #[wasm_bindgen]
 pub struct Engine {
-    /// Replaced by one that decides by another profile.
+    /// Replaced when another profile is loaded.
     pub(crate) engine: Rc<RefCell<Arc<kiln::Engine>>>,
 }
 
@@ -41,7 +41,7 @@ impl Engine {
     }
 }
 
-/// Said where a GPU is looked for.
+/// The error if a GPU is requested.
 #[cfg(not(feature = "webgpu"))]
 const WITHOUT_WEBGPU: &str = "this build of kiln has no WebGPU";
 
@@ -145,7 +145,7 @@ impl Engine {
     /// Runs an operation where it is predicted to run fastest: an array of `{ data, dims }`.
     pub fn run(&self, name: &str, inputs: Array, params: JsValue) -> Promise {
         let engine = self.current();
-        // Copied before this returns: what the caller does with its arrays afterwards is its own affair.
+        // Copies before it returns: the caller may then modify its arrays.
         let read = || -> Result<_> {
             Ok((
                 operations::find(name, &params)?,

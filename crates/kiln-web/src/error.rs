@@ -4,7 +4,7 @@ use js_sys::Reflect;
 use kiln::Error;
 use wasm_bindgen::JsValue;
 
-/// The variant of an error.
+/// The name of an error's variant.
 fn code(error: &Error) -> &'static str {
     match error {
         Error::Length { .. } => "length",
@@ -27,7 +27,7 @@ fn code(error: &Error) -> &'static str {
     }
 }
 
-/// The variant of an error of models.
+/// The same for an error of models.
 #[cfg(feature = "models")]
 fn model_code(error: &kiln_llm::Error) -> &'static str {
     use kiln_llm::Error as E;
@@ -51,7 +51,7 @@ pub(crate) fn to_js(error: &Error) -> JsValue {
     object(&error.to_string(), code(error))
 }
 
-/// The same of an error of models.
+/// The same for an error of models.
 #[cfg(feature = "models")]
 pub(crate) fn model_error(error: &kiln_llm::Error) -> JsValue {
     object(&error.to_string(), model_code(error))
@@ -60,12 +60,12 @@ pub(crate) fn model_error(error: &kiln_llm::Error) -> JsValue {
 fn object(message: &str, code: &str) -> JsValue {
     let object = js_sys::Error::new(message);
     object.set_name("KilnError");
-    // A fresh object takes a property.
+    // Setting a property of a new object cannot fail.
     let _ = Reflect::set(&object, &"code".into(), &code.into());
     object.into()
 }
 
-/// A parameter or an option that makes no sense.
+/// The error for an invalid parameter or option.
 pub(crate) fn parameter(op: &'static str, reason: impl Into<String>) -> Error {
     Error::Parameter { op, reason: reason.into() }
 }

@@ -15,17 +15,17 @@ pub(crate) fn member(of: &JsValue, name: &str) -> Option<JsValue> {
 }
 
 pub(crate) fn set(on: &Object, name: &str, value: impl Into<JsValue>) {
-    // Objects made here take properties.
+    // Setting a property of a new object cannot fail.
     let _ = Reflect::set(on, &name.into(), &value.into());
 }
 
-/// A whole number that JavaScript holds exactly.
+/// An integer that JavaScript represents exactly.
 pub(crate) fn whole(value: &JsValue) -> Option<usize> {
     let number = value.as_f64().filter(|n| n.fract() == 0.0 && (0.0..=9e15).contains(n))?;
     usize::try_from(number as u64).ok()
 }
 
-/// Extents: an array of whole numbers.
+/// Extents: an array of integers.
 #[cfg(feature = "operations")]
 pub(crate) fn dims(value: &JsValue) -> Result<Vec<usize>> {
     let wrong = || parameter("dims", "an array of whole numbers is taken");
@@ -82,12 +82,12 @@ impl Options<'_> {
     }
 }
 
-/// What cannot be missing.
+/// The value of a required member, or an error.
 pub(crate) fn required<T>(value: Option<T>, op: &'static str, name: &str) -> Result<T, Error> {
     value.ok_or_else(|| parameter(op, format!("{name} is missing")))
 }
 
-/// An explanation as an object.
+/// Turns an explanation into an object.
 pub(crate) fn explained(explanation: &kiln::Explanation) -> JsValue {
     let object = Object::new();
     set(&object, "question", explanation.question.as_str());

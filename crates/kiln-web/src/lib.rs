@@ -10,7 +10,7 @@
 //! - Typed arrays are copied into the memory of the module, and results out of it: none of JavaScript's is ever borrowed.
 #![cfg(target_arch = "wasm32")]
 #![deny(unsafe_code)]
-// What JavaScript sees is exported by wasm-bindgen, whatever Rust sees of it.
+// wasm-bindgen exports items to JavaScript regardless of their Rust visibility.
 #![allow(unreachable_pub)]
 
 #[cfg(feature = "operations")]

@@ -16,7 +16,7 @@ use crate::error::parameter;
 use crate::js::{Options, required, set};
 use crate::value::{dtype, format};
 
-/// The array of JavaScript for an element type.
+/// The JavaScript array type of an element type.
 macro_rules! array {
     (f32) => {
         "Float32Array"
@@ -48,7 +48,7 @@ macro_rules! reductions {
 }
 kiln_ir::reduction_table!(reductions);
 
-/// Whether TypeScript lets parameters be left out: where some are listed here they must be there.
+/// Whether TypeScript may omit the parameters: not if some are listed here.
 macro_rules! optional {
     () => {
         "?"
@@ -58,11 +58,11 @@ macro_rules! optional {
     };
 }
 
-/// One that is neither element-wise nor a reduction.
+/// An operation that is neither element-wise nor a reduction.
 struct Row {
     name: &'static str,
     operands: usize,
-    /// Parameters that are operands, in their order behind the others.
+    /// Parameters that are operands, in order after the others.
     beside: &'static [&'static str],
     params: &'static str,
     make: fn(&Options<'_>) -> Result<Op>,
@@ -71,10 +71,10 @@ struct Row {
 /// A row is the name of an operation and these fields:
 ///
 /// - `operands`: their names
-/// - `beside` (optional): names of parameters that are operands behind those, in this order; each may be left out
-/// - `params`: the other parameters as TypeScript writes them
-/// - `required` (optional): they cannot be left out
-/// - `engine`, `batch`: the results as TypeScript writes them
+/// - `beside` (optional): names of parameters that are operands after those, in this order; each may be omitted
+/// - `params`: the other parameters in TypeScript's syntax
+/// - `required` (optional): they cannot be omitted
+/// - `engine`, `batch`: the results in TypeScript's syntax
 /// - `make`: the operation, from the parameters
 macro_rules! others {
     ($($name:ident {
@@ -446,7 +446,7 @@ fn around_signal(sides: &[usize]) -> std::result::Result<Padding, &'static str> 
     }
 }
 
-/// The padding of a convolution: by name, or zeros of each side, which `sides` takes or says what they are.
+/// The padding of a convolution: a name, or the zeros of each side, which `sides` parses or describes.
 fn padding(
     options: &Options<'_>,
     op: &'static str,
@@ -489,7 +489,7 @@ pub(crate) fn find(name: &str, params: &JsValue) -> Result<Op> {
     }
     match OTHERS.iter().find(|row| row.name == name) {
         Some(row) => (row.make)(&options),
-        None => Err(parameter("operation", format!("{name:?} is none"))),
+        None => Err(parameter("operation", format!("{name:?} is not an operation"))),
     }
 }
 

@@ -12,16 +12,16 @@ pub(crate) fn format(name: &str) -> Result<QuantFormat> {
     let found = QuantFormat::ALL.into_iter().find(|format| format.name() == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = QuantFormat::ALL.iter().map(|format| format.name()).collect();
-        parameter("format", format!("{name:?} is none of {}", names.join(", ")))
+        parameter("format", format!("expected one of {}, found {name:?}", names.join(", ")))
     })
 }
 
-/// The element type of a name.
+/// The element type with this name.
 pub(crate) fn dtype(name: &str) -> Result<DType> {
     DType::from_name(name).ok_or_else(|| {
         let formats = QuantFormat::ALL.map(DType::Blocks);
         let names: Vec<&str> = DType::ALL.iter().chain(&formats).map(|dtype| dtype.name()).collect();
-        parameter("dtype", format!("{name:?} is none of {}", names.join(", ")))
+        parameter("dtype", format!("expected one of {}, found {name:?}", names.join(", ")))
     })
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// A typed array, which is a vector, or `{ data, dims, dtype }`.
+    /// Reads a typed array, which is a vector, or `{ data, dims, dtype }`.
     pub(crate) fn read(value: &JsValue) -> Result<Self> {
         let data = member(value, "data");
         let name = member(value, "dtype").and_then(|name| name.as_string());
@@ -63,7 +63,7 @@ impl Tensor {
     }
 }
 
-/// The elements of a typed array: of the type that it is named, or else of its own. Uint16Array are the bits of f16.
+/// The elements of a typed array, with the named type or that of the array. A Uint16Array holds the bits of f16.
 fn elements(value: &JsValue, name: Option<&str>) -> Result<Buffer> {
     let own = if value.is_instance_of::<Float32Array>() {
         DType::F32
@@ -94,7 +94,7 @@ fn elements(value: &JsValue, name: Option<&str>) -> Result<Buffer> {
     Ok(elements)
 }
 
-/// A typed array of its own with these elements; f16 and bf16 are their bits.
+/// A new typed array with these elements; f16 and bf16 are given as bits.
 pub(crate) fn typed_array(data: Data<'_>) -> JsValue {
     let buffer = Uint8Array::from(data.as_bytes()).buffer();
     match data.dtype() {

@@ -13,7 +13,7 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use crate::js::set;
 
 thread_local! {
-    /// The cases, made once: some take a while to think of.
+    /// The cases, created once, because some take a while to generate.
     static CASES: RefCell<Vec<Case>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -45,7 +45,7 @@ fn cases(name: &str, elements: usize) -> Vec<Case> {
     })
 }
 
-/// Runs the cases of an operation on the place of this name.
+/// Runs the cases of an operation on the placement with this name.
 pub(crate) async fn verify(engine: &Engine, name: &str, place: &str, elements: usize) -> Result<JsValue> {
     let forced = engine.with_force(Some(place))?;
     let gpu = forced.places().iter().any(|known| known.name == place && known.backend == Backend::Gpu);
@@ -56,13 +56,13 @@ pub(crate) async fn verify(engine: &Engine, name: &str, place: &str, elements: u
         let operands = case.operands()?;
         bound = case.op.contract().bound.to_string();
         let results = forced.run_async(&case.op, &operands).await;
-        // On a device the bounds are those of its arithmetic, and subnormal numbers may vanish.
+        // Devices have the bounds of their own arithmetic, and may flush subnormal numbers.
         let checked = match gpu {
             false => conform(&case, |_, _| results),
             true => {
                 let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
                 let on_device = gpu_bound(&forced, &case, &types).await?;
-                // That of other operations is the greater the more terms a case has.
+                // The bound of other operations grows with the number of terms.
                 if matches!(case.op, kiln::op::Op::Elementwise(_)) {
                     bound = on_device.to_string();
                 }

@@ -64,7 +64,7 @@ impl DeviceCopy {
     }
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+#[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod tests {
     use kiln_ir::{Operand, Shape, TensorType};
 

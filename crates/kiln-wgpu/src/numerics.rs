@@ -19,7 +19,7 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
     (ElementwiseKind::Rsqrt, Bound::Ulp(2.5)),
     (ElementwiseKind::Exp, Bound::Ulp(2.0)),
     (ElementwiseKind::Ln, Bound::Ulp(2.0)),
-    // One rounding where the device has a fused instruction, else two.
+    // One rounding if the device has a fused instruction, else two.
     (ElementwiseKind::Fma, Bound::Magnitude(2.0)),
     (ElementwiseKind::Elu, Bound::Ulp(4.0)),
     (ElementwiseKind::Sigmoid, Bound::Ulp(5.0)),
@@ -35,7 +35,7 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
     (ElementwiseKind::Ln1p, Bound::Ulp(4.0)),
     (ElementwiseKind::ExpM1, Bound::Ulp(4.0)),
     (ElementwiseKind::Pow, Bound::Ulp(6.0)),
-    // Two roundings of 2⁻²⁴ for each unit of the function, and two of the products.
+    // Two roundings of 2⁻²⁴ for each unit of the function, and two for the products.
     (ElementwiseKind::Swiglu, Bound::Magnitude(14.0)),
     (ElementwiseKind::Geglu, Bound::Magnitude(18.0)),
     (ElementwiseKind::GegluTanh, Bound::Magnitude(14.0)),
@@ -82,7 +82,7 @@ pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
         Op::ConvolveTranspose2d(op) => op.extents(shapes().0, shapes().1)?.terms(),
         Op::Resize2d(op) if op.mode == ResizeMode::Bilinear => return Ok(BILINEAR),
         Op::MatmulByExpert(_) if inputs[1].dtype.is_float() => inputs[1].shape.columns(),
-        // Root and quotient are off by 2.5 units in the last place each, which is 5 u, where the contract counts 1 u.
+        // Root and quotient have an error of 2.5 units in the last place each, which is 5 u; the contract counts 1 u.
         Op::BatchNorm(_) => return Ok(Bound::Magnitude(15.0)),
         Op::Pool2d(op) if op.pooling == Pooling::Average => return Ok(average_bound(op.window)),
         _ => return Ok(bound),

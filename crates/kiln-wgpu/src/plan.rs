@@ -12,7 +12,7 @@ pub struct Target {
     pub(crate) cooperative: bool,
 }
 
-/// Bytes from the two words that report one kind of fault to the next: where another binding can begin on every device.
+/// Bytes between the word pairs that report faults: the binding alignment of every device.
 pub(crate) const FAULT_STRIDE: u64 = 256;
 
 /// One 32-bit parameter of a kernel.
@@ -26,7 +26,7 @@ impl From<u32> for Word {
 }
 
 impl From<usize> for Word {
-    /// Extents fit 32 bits: a binding, and so what a kernel indexes, has fewer elements than that.
+    /// Extents fit 32 bits: a binding, and so the elements that a kernel indexes, is smaller.
     fn from(value: usize) -> Self {
         Self(u32::try_from(value).unwrap_or(u32::MAX))
     }
@@ -42,9 +42,9 @@ impl From<f32> for Word {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) at: Location,
-    /// First byte; a multiple of the alignment that the device asks for.
+    /// First byte; a multiple of the alignment that the device requires.
     pub(crate) offset: u64,
-    /// Bytes, or all that follow.
+    /// Number of bytes; `None` for all that follow.
     pub(crate) bytes: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl From<Location> for Slice {
     }
 }
 
-/// How many workgroups run.
+/// The number of workgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grid(u64);
 
@@ -64,12 +64,12 @@ impl Grid {
         Self(groups as u64)
     }
 
-    /// As many workgroups as this many invocations need.
+    /// The workgroups for this many invocations.
     pub(crate) fn invocations(invocations: usize) -> Self {
         Self((invocations as u64).div_ceil(u64::from(kiln_shaders::WORKGROUP)))
     }
 
-    /// The grid, folded into two dimensions where one is too long. The last row may run past the end.
+    /// The grid, folded into two dimensions if one would be too long. The last row may exceed the end.
     pub(crate) fn folded(self, most: u32) -> [u32; 3] {
         let rows = self.0.div_ceil(u64::from(most)).max(1);
         let columns = self.0.div_ceil(rows);
@@ -77,10 +77,10 @@ impl Grid {
     }
 }
 
-/// The code of a dispatch, without its parameters: what a pipeline is made from.
+/// The code of a dispatch without its parameters, from which a pipeline is compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Code {
-    /// A kernel with constants baked in.
+    /// A kernel with constants.
     Kernel(Kernel, Vec<(&'static str, u32)>),
     /// A chain of element-wise functions.
     Chain(Chain),
@@ -133,7 +133,7 @@ mod tests {
             let [x, y, z] = Grid::groups_of(groups).folded(most);
             assert!(x <= most && y <= most && z == 1, "{groups}: {x} {y} {z}");
             let all = x as usize * y as usize;
-            // The last row alone may run past the end.
+            // Only the last row may exceed the end.
             assert!(all >= groups && all - groups < x as usize, "{groups}: {x} {y}");
         }
         let workgroup = kiln_shaders::WORKGROUP as usize;

@@ -15,7 +15,7 @@ use kiln_device::{Executable, Location, Plan, blocking_and_async};
 /// Tiles of a workgroup, as in the source.
 const TILES: usize = 16;
 
-/// Where the results of the tiles are, and what is left of them when they are folded: first of all the result.
+/// The memory for the results of the tiles, and for the partial results of folding them.
 const PARTIAL: Location = Location::Scratch(0);
 const FOLDED: Location = Location::Scratch(1);
 
@@ -59,8 +59,8 @@ pub trait TiledOp: ReduceOp + sealed::Applied {}
 
 impl<Op: ReduceOp + sealed::Applied> TiledOp for Op {}
 
-/// Plans the reduction of a matrix. The wanted are the results of the tiles, row by row, and the result of all, or with
-/// `fold` false only the first.
+/// Plans the reduction of a matrix. The wanted tensors are the results of the tiles, row by row, and the total, or
+/// without `fold` only the former.
 fn plan(
     reduction: Reduction,
     ty: TensorType,
@@ -85,7 +85,7 @@ fn plan(
         });
     };
     let vectors = if width.is_multiple_of(4) { 4 } else { 1 };
-    // Bytes of a row of tiles; the last may be less high than the others.
+    // Bytes of a row of tiles; the last row may be lower than the others.
     let bytes = 4 * TILE_SIZE * width;
     for piece in pieces(limits, down, &[bytes]) {
         let rows = (piece.len * TILE_SIZE).min(height - piece.start * TILE_SIZE);
@@ -121,7 +121,7 @@ fn plan(
     Ok((input, plan))
 }
 
-/// Reduces a matrix: the results of the tiles, or the result of all.
+/// Reduces a matrix to the results of the tiles, or to the total.
 async fn run(
     device: &GpuDevice,
     reduction: Reduction,

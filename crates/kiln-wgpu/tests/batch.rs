@@ -111,7 +111,7 @@ fn results_that_are_read_and_results_that_stay_are_the_same() {
     let (double, abs) = (batch.scale(x, 2.0).unwrap(), batch.abs(x).unwrap());
     for factor in [1.0, -10.0] {
         batch.set(x, &[factor, -2.0, 3.0, 4.0, 5.0]).unwrap();
-        // Read at once, and again where they lie; the same tensor twice.
+        // Read at once, and read again on the device; the same tensor twice.
         let read = batch.run(&[double, abs, double]).unwrap();
         assert_eq!(read[0].as_data().f32(), [2.0 * factor, -4.0, 6.0, 8.0, 10.0]);
         assert_eq!(read[1].as_data().f32(), [factor.abs(), 2.0, 3.0, 4.0, 5.0]);
@@ -180,7 +180,8 @@ fn empty_tensors_give_empty_results() {
 fn sizes_past_one_dimension_of_workgroups_and_past_one_binding_run() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
-    // 65 536 groups of 256 invocations of four elements, and a few more: 256 MiB, past the binding of some devices.
+    // 65 536 groups of 256 invocations of four elements, and a few more: 256 MiB, beyond the binding size of some
+    // devices.
     let n = 65_536 * 256 * 4 + 5;
     let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let y = backend.scale(&x, 2.0).unwrap();

@@ -44,7 +44,7 @@ fn large_work_is_shared_and_gives_what_one_device_gives() {
         let whole = alone.run(&op, &operands).unwrap();
         for (shared, whole) in shared.iter().zip(&whole) {
             match (shared, whole) {
-                // How many rows there are decides how a row is cut, and so the order of its sums.
+                // The number of rows determines how a row is split, and so the order of its sums.
                 (Buffer::F32(shared), Buffer::F32(whole)) => {
                     let close = |(a, b): (&f32, &f32)| a == b || (a - b).abs() <= 1e-3 + 1e-5 * b.abs();
                     assert!(shared.iter().zip(whole).all(close), "{}", op.name());

@@ -53,14 +53,14 @@ fn a_device_destroyed_while_it_works_is_an_error() {
     let Some(device) = support::device() else { return };
     let mut batch = GpuCommandBatch::new(device.clone());
     let wanted = long_work(&mut batch);
-    // Nothing waits for it: it is under way, or may have been done just before. Either way what follows is an error.
+    // Nothing waits for it: it is in flight or done. In both cases the next call is an error.
     batch.execute(&wanted).unwrap();
     device.destroy();
     let lost = |error: Option<Error>| matches!(error, Some(Error::DeviceLost { .. }));
     assert!(lost(batch.read(wanted[0]).err()) && lost(batch.read_many(&wanted).err()));
     assert!(lost(device.finish().err()) && lost(batch.execute_all().err()));
 
-    // Who waits for it already is told, too.
+    // A caller that is waiting already gets the error too.
     let Some(device) = support::device() else { return };
     let mut batch = GpuCommandBatch::new(device.clone());
     let wanted = long_work(&mut batch);
@@ -92,7 +92,7 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
     let long = long_work(&mut busy);
     busy.prepare(&long).unwrap();
 
-    // With indices, which can be at fault: then every execution reads something.
+    // With indices, which can be invalid: then every execution downloads something.
     let mut batch = GpuCommandBatch::new(device.clone());
     let table = batch.upload(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
     let indices = batch.upload_indices(&[1, 0, 1], &[3]).unwrap();
@@ -107,7 +107,7 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
         (Operand::f32(&[5.0, 6.0], &[2, 1]).unwrap(), Operand::elements(&[1u32], &[1]).unwrap());
     let mut cache = GpuMatmulCache::new(device.clone());
     cache.upload_weight("w", &[2.0, 3.0], 1, 2).unwrap();
-    // Everything compiled.
+    // Compiles everything.
     batch.run(&[rows, sum]).unwrap();
     batch.run(&[double]).unwrap();
     backend.run(&Gather.into(), &[table_op, indices_op]).unwrap();
@@ -116,7 +116,7 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
     operation.run().unwrap();
 
     for round in 0..3 {
-        // The device has something else to do first, so that hardly anything is done when it is first asked for.
+        // The device has other work first, so that hardly anything is done at the first poll.
         let mut done = Vec::new();
         busy.execute(&long).unwrap();
         done.push(poll_once(batch.execute_async(&[rows, sum])));
@@ -144,7 +144,7 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
         assert_eq!(cache.matmul("w", &[1.0, factor]).unwrap(), [2.0 + 3.0 * factor]);
         device.finish().unwrap();
     }
-    // Compiling that nobody waits for any more goes on, or not; either way it can be asked for again.
+    // An abandoned compilation may continue or not; in both cases it can be requested again.
     let y = batch.mish(double).unwrap();
     let y = batch.softmax(y).unwrap();
     poll_once(batch.run_async(&[y]));
@@ -230,7 +230,7 @@ fn threads_open_devices_at_the_same_time() {
             0 => support::device().unwrap(),
             _ => block_on(GpuDevice::open_with_async(&AdapterChoice::Any, &DeviceOptions::new().checks())).unwrap(),
         };
-        // All are open at once: none is one that was opened before.
+        // All are open at once, so none is a retired device.
         started.wait();
         assert_eq!(GpuBackend::on(device).scale(&[1.0], i as f32).unwrap(), [i as f32]);
     };
@@ -248,11 +248,11 @@ fn work_in_flight_may_be_dropped() {
         let y = batch.scale(x, 2.0).unwrap();
         batch.execute(&[&wanted[..], &[y]].concat()).unwrap();
         let held = batch.tensor(y).unwrap();
-        // The batch goes while it works, and what is made next takes its memory.
+        // The batch is dropped while it runs, and later allocations take its memory.
         drop(batch);
         let noise = device.upload(&Operand::f32(&vec![-7.0; 1 << 20], &[1 << 20]).unwrap()).unwrap();
         drop(noise);
-        // An operation goes, and its operand, before what it computes is read.
+        // An operation and its operand are dropped before its result is read.
         let mut operation = device.prepare(&Elementwise::scale(5.0).into(), &[&held]).unwrap();
         operation.run().unwrap();
         let result = operation.results().remove(0);
@@ -260,7 +260,7 @@ fn work_in_flight_may_be_dropped() {
         device.trim();
         assert_eq!(result.read().unwrap().as_data().f32(), vec![10.0 * round as f32; 1 << 16]);
     }
-    // The device itself goes; who opens the next one may be given it, still at work.
+    // The device itself is dropped; the next one opened may be the same, still busy.
     let mut batch = GpuCommandBatch::new(device.clone());
     let wanted = long_work(&mut batch);
     batch.execute(&wanted).unwrap();

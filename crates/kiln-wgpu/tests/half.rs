@@ -27,7 +27,7 @@ fn what_is_uploaded_is_read_and_seen_in_parts() {
     }
     let x = values(1000);
     let tensor = device.upload(&Operand::elements(&x, &[1000]).unwrap()).unwrap();
-    // Where a kernel can begin, where a copy can, and where neither can.
+    // Ranges where a kernel may begin, where a copy may, and where neither may.
     for range in [0..5, 512..1000, 2..9, 998..1000, 3..3] {
         let part = tensor.slice(range.clone()).unwrap();
         assert_eq!(part.read().unwrap(), Buffer::F16(x[range].to_vec()));
@@ -78,7 +78,8 @@ fn products_of_f16_of_every_shape() {
         Input::new(if half { narrow(x) } else { Buffer::F32(x) }, dims)
     };
     let mut worst = (Accuracy::default(), Accuracy::default());
-    // Few rows or columns, and each tile: whole ones, edges in every direction, k of whole slices, of eights, of fours, odd.
+    // Few rows or columns, and each tile size: whole tiles, edges in every direction, k of whole slices, multiples of
+    // eight and of four, odd.
     let extents = [
         (1, 1, 7, 5),
         (1, 1, 260, 300),

@@ -35,7 +35,7 @@ fn close(got: &[f32], want: &[f64], k: usize) {
 #[test]
 fn a_weight_means_the_same_for_any_number_of_rows() {
     let Some(device) = support::device() else { return };
-    // k is no multiple of four, and neither extent fills a tile.
+    // k is not a multiple of four, and neither extent fills a tile.
     for (n, k) in [(33, 10), (1, 1), (130, 257), (7, 1024)] {
         let mut cache = GpuMatmulCache::new(device.clone());
         let w = values(n * k);
@@ -59,7 +59,7 @@ fn weights_of_f16_are_products_of_what_they_stand_for() {
     let Some(device) = support::device() else { return };
     for (n, k) in [(33, 10), (1, 1), (130, 257), (7, 1024), (64, 64)] {
         let mut cache = GpuMatmulCache::new(device.clone());
-        // A third is no f16: it is rounded here, once.
+        // A third is not exact in f16: it is rounded here, once.
         let w: Vec<f16> = values(n * k).iter().map(|x| f16::from_f32(x / 3.0)).collect();
         let wide: Vec<f32> = w.iter().map(|x| x.to_f32()).collect();
         cache.upload_operand("w", &Operand::elements(&w, &[n, k]).unwrap()).unwrap();

@@ -71,7 +71,7 @@ fn more_rows_than_one_dimension_of_a_grid_has() {
     let want: Vec<f32> = (0..rows).map(|i| (3 * (i % 1000)) as f32).collect();
     assert!(backend.matvec(&a, &[1.0; 3], rows, k).unwrap() == want);
     assert!(backend.matmul(&a, &[1.0; 3], rows, k, 1).unwrap() == want);
-    // As the last layer of a language model: one row, and as many outputs as there are words.
+    // Like the last layer of a language model: one row, and an output for each token of the vocabulary.
     let mut cache = GpuMatmulCache::new(device);
     cache.upload_weight("words", &a, rows, k).unwrap();
     assert!(cache.matmul("words", &[1.0; 3]).unwrap() == want);
@@ -90,7 +90,7 @@ fn a_weight_that_is_missing_or_too_large_is_told_of() {
     let mut out = [7.0, 7.0];
     assert!(matches!(cache.matmul_into("gate", &x, &mut out), Err(Error::Unavailable { .. })));
     assert_eq!(out, [7.0, 7.0]);
-    // Zeros that the system has promised and nobody has touched.
+    // Zeros that the system has reserved and no code has touched.
     let large = kiln_ir::zeros(1 << 31).unwrap();
     let refused = cache.upload_weight("embedding", &large, 1 << 16, 1 << 15).unwrap_err();
     assert!(matches!(refused, Error::Limit { .. } | Error::OutOfMemory { .. }), "{refused}");
@@ -148,10 +148,10 @@ fn a_kernel_larger_than_its_picture() {
     let (picture, kernel) = ([1.0, 2.0, 3.0, 4.0], [1.0; 9]);
     let valid = backend.convolve2d(&picture, (2, 2), &kernel, (3, 3), Padding::Valid);
     assert!(matches!(valid, Err(Error::Shape { .. })));
-    // With zeros around it the kernel sees all of the picture from everywhere.
+    // Surrounded by zeros, the kernel sees the whole image at every position.
     assert_eq!(backend.convolve2d(&picture, (2, 2), &kernel, (3, 3), Padding::Same).unwrap(), [10.0; 4]);
     assert!(backend.convolve2d(&picture, (2, 2), &[], (0, 0), Padding::Same).is_err());
-    // Rows and columns that 32 bits do not count.
+    // Rows and columns beyond 32 bits.
     for (padding, stride, dilation) in [
         (Padding::around(1 << 40, 1), (1 << 40, 1), (1, 1)),
         (Padding::around(1, 1 << 31), (1, 1 << 31), (1, 1)),
@@ -195,7 +195,7 @@ fn one_row_after_many_is_one_row() {
     let (columns, gamma) = (96, vec![2.0; 96]);
     let many = vec![3.0; 2048 * columns];
     assert_eq!(backend.rms_norm(&many, &gamma, 0.0).unwrap(), vec![2.0; 2048 * columns]);
-    // The memory of the many rows is free now, and holds them still.
+    // The memory of the many rows is free now, and still contains them.
     let before = device.statistics();
     let one = backend.rms_norm(&many[..columns], &gamma, 0.0).unwrap();
     let spent = device.statistics() - before;
@@ -207,7 +207,7 @@ fn one_row_after_many_is_one_row() {
 fn parameters_reach_the_kernel() {
     let Some(device) = support::device() else { return };
     let mut batch = GpuCommandBatch::new(device.clone());
-    // Pairs (1, 0) turn by an angle: what comes back is its cosine and its sine.
+    // Pairs (1, 0) are rotated by an angle: the result is its cosine and its sine.
     let x = batch.upload(&[1.0, 1.0, 0.0, 0.0], &[1, 4]).unwrap();
     let thetas = [10_000.0f32, 1_000_000.0, 4.0];
     let turned =
@@ -329,7 +329,7 @@ fn data_are_those_of_the_moment_they_were_sent() {
     let y = batch.mish(x).unwrap();
     let y = batch.softmax(y).unwrap();
     host.fill(-1.0);
-    // Nothing waits in between: each execution has to see what was sent before it, and nothing that was sent after.
+    // Without waiting between: each execution must see the uploads before it, and none after it.
     let mut held: Vec<GpuTensor> = Vec::new();
     for round in 0..8 {
         let mut ramp = vec![0.0; n];
@@ -363,7 +363,7 @@ fn memory_that_work_in_flight_reads_is_not_written() {
         }
         batch.execute(&[y]).unwrap();
         results.push(batch.tensor(y).unwrap());
-        // The batch goes while it works; what comes next takes the memory of its inputs, and writes to it.
+        // The batch is dropped while it runs; the next one takes the memory of its inputs and writes to it.
         drop(batch);
         let noise = device.upload(&Operand::f32(&vec![-7.0; n], &[n]).unwrap()).unwrap();
         drop(noise);
@@ -388,7 +388,7 @@ fn memory_between_kernels_is_nobody_elses_while_they_can_run_again() {
         let long = device.upload(&Operand::f32(&vec![1.0; 1 << 18], &[1, 1 << 18]).unwrap()).unwrap();
         device.prepare(&kiln_ir::op::Softmax.into(), &[&long]).unwrap()
     };
-    // As large as what the batch and the softmax have between their kernels, and some more.
+    // As large as the intermediate results of the batch and the softmax, and some more.
     let held: Vec<GpuTensor> = [4, 8, 16, 64, 256, rows * columns, 1024, 2048, 4096]
         .map(|n| device.upload(&Operand::f32(&vec![5.0; n], &[n]).unwrap()).unwrap())
         .into();
@@ -453,7 +453,7 @@ fn a_device_destroyed_in_the_middle_of_a_batch_takes_nothing_else_along() {
     assert!(host.iter().enumerate().all(|(i, v)| *v == i as f32));
     drop(batch);
     still_usable(&other);
-    // The same work from the same data elsewhere.
+    // The same work from the same data on another device.
     let mut again = GpuCommandBatch::new(other);
     let x = again.upload(&host, &[1 << 16]).unwrap();
     let y = again.scale(x, 4.0).unwrap();
@@ -473,7 +473,7 @@ fn more_than_can_be_had_leaves_what_there_is() {
     let small = batch.scale(x, 2.0).unwrap();
     let refused = batch.run(&[outer, small]).unwrap_err();
     assert!(matches!(refused, Error::Limit { .. } | Error::OutOfMemory { .. }), "{refused}");
-    // The batch itself goes on with what fits, from data that were sent before.
+    // The batch itself continues with work that fits, from earlier uploads.
     assert_eq!(batch.run(&[small]).unwrap()[0].as_data().f32()[n - 1], 3.0);
     assert_eq!(batch.read(x).unwrap(), host);
     still_usable(&device);

@@ -55,7 +55,7 @@ fn every_kernel_of_the_last_execution_has_a_time() {
 fn more_workgroups_than_one_dimension_has_are_folded() {
     let Some(device) = device(DeviceOptions::new()) else { return };
     let mut batch = GpuCommandBatch::new(device);
-    // A workgroup for each of so many small matrices.
+    // One workgroup for each of many small matrices.
     let n = 65_536 + 11;
     let x: Vec<f32> = (0..6 * n).map(|i| i as f32).collect();
     let x = batch.upload(&x, &[n, 2, 3]).unwrap();
@@ -86,14 +86,14 @@ fn products_go_through_the_kernel_that_is_made_for_them() {
         let square = [256, 256];
         let tiled = if cooperative { "matmul_cooperative" } else { "matmul" };
         assert!(kernels(&halves(square), &halves(square)).contains(&tiled.to_owned()), "{}", device.adapter());
-        // Rows that are no whole vectors, and f32, have no cooperative kernel.
+        // Rows that are not whole vectors, and f32, have no cooperative kernel.
         for names in [kernels(&halves([256, 250]), &halves([250, 250])), kernels(&singles(square), &singles(square))] {
             assert!(
                 names.iter().any(|name| name == "matmul") && names.iter().all(|name| name != "matmul_cooperative"),
                 "{names:?}"
             );
         }
-        // A few vectors are multiplied at the speed of memory.
+        // A few vectors are limited by the memory bandwidth.
         for names in [kernels(&singles([1, 256]), &singles(square)), kernels(&singles(square), &singles([256, 1]))] {
             assert!(
                 names.iter().any(|name| name.starts_with("matvec")) && names.iter().all(|name| name != "matmul"),
@@ -117,7 +117,7 @@ fn kernels_of_several_submissions_are_all_there() {
     let profile = batch.profile().unwrap();
     assert_eq!(profile.kernels.len(), 600);
     assert!(profile.kernels.iter().all(|kernel| kernel.name == "transpose" && kernel.nanoseconds < 60e9));
-    // Each piece was measured: drivers in software take their time for every kernel.
+    // Each kernel was timed; only software drivers need measurable time for every kernel.
     if device.adapter().kind == kiln_wgpu::AdapterKind::Software {
         for piece in profile.kernels.chunks(256) {
             assert!(piece.iter().any(|kernel| kernel.nanoseconds > 0.0));

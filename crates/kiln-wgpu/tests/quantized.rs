@@ -35,9 +35,9 @@ fn block(random: &mut Random, kind: usize) -> Vec<f32> {
                 (0..16).map(|_| uniform(random) * scale).collect::<Vec<_>>()
             })
             .collect(),
-        // Any bits at all but those of what is not finite, so that most blocks saturate.
+        // Arbitrary finite bits, so that most blocks saturate.
         8 => (0..256).map(|_| f32::from_bits(random.bits() as u32 & 0xbfff_ffff)).collect(),
-        // Multiples of a step: quotients in the middle between two integers.
+        // Multiples of a step: quotients midway between two integers.
         _ => (0..256).map(|_| (random.below(255) as f32 - 127.0) * 0.5).collect(),
     };
     if kind != 8 {
@@ -73,12 +73,12 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
     let mut random = Random::new(101);
-    // Where KILN_SAMPLE asks for samples, each format takes other sizes: there are 13 of them, and 13 formats.
+    // If KILN_SAMPLE requests samples, each format takes other sizes: there are 13 of both.
     let (sample, mut sizes) = (kiln_device::conformance::sample(), 0..);
     for format in QuantFormat::ALL {
         let len = format.block_len();
         // Rows by lanes, with more lanes for fewer weights; several rows, in one piece and in several; tiles of every
-        // height. None is a multiple of what a workgroup makes.
+        // height. None is a multiple of the results of a workgroup.
         for (m, n, k) in [
             (1, 9, 8 * len),
             (1, 1025, 1024),
@@ -97,7 +97,7 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
             if sizes.next().is_some_and(|number: usize| !number.is_multiple_of(sample)) {
                 continue;
             }
-            // Quantising takes longest here: 61 rows of weights are there again and again.
+            // Quantising takes longest here, so 61 rows of weights are repeated.
             let few = encoded(format, &random.uniforms(61 * k, -1.0, 1.0));
             let w: Vec<u8> = few.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect();
             let x = random.uniforms(m * k, -1.0, 1.0);
@@ -111,7 +111,7 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
             let got = backend.run(&Op::from(QuantMatmul { format }), &operands).unwrap();
             let Buffer::F32(got) = &got[0] else { panic!("no numbers") };
             assert_eq!(got.len(), m * n);
-            // A sample that moves through all rows and columns, and the last.
+            // A sample that covers all rows and columns, and the last element.
             for at in (0..m * n).step_by((m * n / 20_000) | 1).chain([m * n - 1]) {
                 let (i, j) = (at / n, at % n);
                 let terms = x[i * k..(i + 1) * k].iter().zip(&decoded[j * k..(j + 1) * k]);
@@ -120,7 +120,7 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
                     (sum + term, magnitude + term.abs())
                 });
                 let off = (f64::from(got[at]) - sum).abs();
-                // One row of x is rounded to 16 bits, each sixteen elements by themselves.
+                // One row of x is rounded to 16 bits, with separate units for every sixteen elements.
                 let rounding = |(x, w): (&[f32], &[f32])| {
                     let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
                     f64::from(largest) / 65_278.0 * w.iter().map(|w| f64::from(w.abs())).sum::<f64>()

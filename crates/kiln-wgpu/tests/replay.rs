@@ -35,7 +35,7 @@ fn an_execution_and_its_reading() {
             batch.execute_all().unwrap();
             assert_eq!(batch.read(total).unwrap(), [300.0 * 0.25 * 200.0 * i as f32]);
         });
-        // What did not change is not sent again.
+        // Unchanged inputs are not uploaded again.
         assert_eq!((did.uploads, did.uploaded_bytes, did.downloads), (5, 5 * 1200, 5), "{did}");
         let did = again(&device, |_| batch.execute_all().unwrap());
         assert_eq!((did.uploads, did.submissions), (0, 5), "{did}");
@@ -64,7 +64,7 @@ fn several_sets_of_wanted_tensors_in_turn() {
         assert!(batch.read(turned).is_err(), "not of the last execution");
         assert_eq!(batch.run(&[sum, turned]).unwrap()[1].as_data().f32(), [first, 3.0, 2.0, 4.0]);
     });
-    // A tensor that someone holds keeps what it has, and the others go on.
+    // A tensor that the caller holds keeps its contents, and the others are reused.
     batch.execute(&[square, sum]).unwrap();
     let held = batch.tensor(square).unwrap();
     let before = held.read().unwrap();
@@ -72,7 +72,8 @@ fn several_sets_of_wanted_tensors_in_turn() {
     batch.execute(&[square, sum]).unwrap();
     assert_eq!(batch.read(square).unwrap(), [0.0; 4]);
     assert_eq!(held.read().unwrap(), before);
-    // An input whose memory someone holds moves: what was bound to it is made anew, and is right.
+    // An input whose memory the caller holds gets new memory: programs bound to the old memory are bound anew and are
+    // correct.
     let held = batch.tensor(x).unwrap();
     batch.set(x, &[5.0; 4]).unwrap();
     assert_eq!(batch.run(&[turned]).unwrap()[0].as_data().f32(), [5.0; 4]);

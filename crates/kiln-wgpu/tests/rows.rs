@@ -42,7 +42,7 @@ fn long_reductions_keep_their_contract() {
         (&[500_000, 3], Some(0)),
         (&[1000, 1000], Some(0)),
         (&[2, 1000, 132], Some(1)),
-        // More workgroups than one dimension of a grid has.
+        // More workgroups than one dimension of a grid allows.
         (&[66_000, 2, 65], Some(1)),
     ];
     for (dims, axis) in shapes {
@@ -96,7 +96,7 @@ fn positions_are_the_first_across_parts() {
 #[test]
 fn more_than_a_kernel_can_see_at_once_is_reduced_in_pieces() {
     let Some(backend) = backend() else { return };
-    // Beyond 128 MiB, the most that every device offers.
+    // Beyond 128 MiB, the maximum that every device offers.
     let n = 34_000_000;
     let mut x = vec![1.0f32; n];
     x[n - 3] = 5.0;
@@ -143,7 +143,7 @@ fn long_rows_of_every_kind() {
     };
     let far: Vec<f32> = spread.iter().enumerate().map(|(i, v)| if i < 64 { -1e6 } else { 1e4 + v }).collect();
     let scaled = |factor: f32| spread.iter().map(|v| v * factor).collect::<Vec<f32>>();
-    // Parts whose numbers are scaled differently.
+    // Parts whose numbers have different scales.
     let steps = [1e-42, 1e-25, 1e-11, 1e-9, 1.0, 1e14, 1e17, 1e37];
     let mixed = |a: usize, b: usize| -> Vec<f32> {
         spread.iter().enumerate().map(|(i, v)| v * if i < n / 2 { steps[a] } else { steps[b] }).collect()

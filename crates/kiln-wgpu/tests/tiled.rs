@@ -7,7 +7,7 @@ use kiln_ir::{Error, MaxOp, MinOp, Operand, SumOp, tiled_reduce_2d, tiled_reduce
 use kiln_wgpu::{GpuDevice, TiledOp};
 
 fn bits(values: &[f32]) -> Vec<u32> {
-    // Which NaN a sum gives is up to the machine.
+    // The NaN of a sum depends on the machine.
     values.iter().map(|v| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() }).collect()
 }
 

@@ -14,7 +14,7 @@ fn repeated_uploads_make_no_buffers() {
     let backend = GpuBackend::on(device.clone());
     for n in [1, 1000, 1 << 20] {
         let x = vec![1.5; n];
-        // No element-wise function: the operands of those lie where the host writes them, and are not copied.
+        // Not an element-wise function, because the host writes their operands in place without copies.
         let run = || assert_eq!(backend.transpose(&x, n, 1).unwrap(), x);
         let before = device.statistics();
         run();
@@ -26,7 +26,7 @@ fn repeated_uploads_make_no_buffers() {
         let did = device.statistics() - before;
         assert_eq!((did.uploads, did.made(), did.submissions), (20, 0, 20), "{n} elements: {did}");
     }
-    // Each size went through a buffer of its own.
+    // Each size used a buffer of its own.
     assert!(device.statistics().upload_buffers >= 2, "{}", device.statistics());
 }
 
@@ -35,7 +35,7 @@ fn many_small_uploads_share_buffers_and_keep_their_order() {
     let Some(device) = support::device() else { return };
     let mut batch = GpuCommandBatch::new(device.clone());
     let before = device.statistics();
-    // The last of several writes to one tensor counts, and each its own tensor.
+    // The last of several writes to one tensor wins, and each tensor keeps its own.
     let ids: Vec<_> = (0..200).map(|i| batch.upload(&[i as f32; 7], &[7]).unwrap()).collect();
     for round in 0..5 {
         for (i, &id) in ids.iter().enumerate() {
@@ -71,8 +71,8 @@ fn what_was_submitted_before_an_upload_sees_what_was_there_before() {
 #[test]
 fn uploads_of_every_size_arrive() {
     let Some(device) = support::device() else { return };
-    // Small, at the least size of a buffer and past it, at a part of a large one and past it, and more parts than may be on
-    // their way, each into memory that another upload was meant for.
+    // Small, at and beyond the minimum size of a buffer, at and beyond a part of a large upload, and more parts than
+    // may be in flight, each into memory that another upload used before.
     for n in [0, 1, 3, 65_535, 65_536, 65_537, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (15 << 20) + 1, 5] {
         let host: Vec<f32> = (0..n).map(|i| (i % 8191) as f32).collect();
         let earlier = device.upload(&Operand::f32(&vec![-1.0; n], &[n]).unwrap()).unwrap();
@@ -90,7 +90,7 @@ fn uploads_of_every_size_arrive() {
 #[test]
 fn parts_of_large_uploads_take_turns_on_their_buffers() {
     let Some(device) = support::device() else { return };
-    // 8 MiB go at a time, and six parts of an upload may be on their way: those of one, and of the one before it.
+    // Parts have 8 MiB, and six parts of an upload may be in flight: those of one upload, and of the one before it.
     let host: Vec<f32> = (0..15 << 20).map(|i| (i % 8191) as f32).collect();
     let before = device.statistics();
     for _ in 0..5 {
@@ -105,7 +105,7 @@ fn parts_of_large_uploads_take_turns_on_their_buffers() {
 fn operands_that_are_written_together_keep_their_places() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
-    // Within what is copied at a time, at its end and past it, and enough for several threads.
+    // Below, at and above the size that is copied at a time, and enough for several threads.
     for n in [1, 1000, 65_536, 65_537, 300_001, 1 << 20] {
         let a: Vec<f32> = (0..n).map(|i| (i % 8191) as f32).collect();
         let b: Vec<f32> = (0..n).map(|i| -((i % 127) as f32)).collect();
@@ -122,7 +122,7 @@ fn copies_wait_for_no_work_of_others() {
         let y = device.upload(&Operand::vector(&x)).unwrap().read().unwrap();
         assert!(y.as_data().f32() == x);
     };
-    // While every thread of the pool waits for what this one holds.
+    // While every thread of the pool waits for a lock that this one holds.
     let (held, waiting) = (Mutex::new(()), Barrier::new(rayon_core::current_num_threads() + 1));
     rayon_core::in_place_scope(|scope| {
         let guard = held.lock().unwrap();
@@ -136,7 +136,7 @@ fn copies_wait_for_no_work_of_others() {
         copied();
         drop(guard);
     });
-    // From threads of the pool, all at once.
+    // From all threads of the pool at once.
     rayon_core::scope(|scope| (0..16).for_each(|_| scope.spawn(|_| copied())));
 }
 
@@ -157,7 +157,7 @@ fn threads_upload_at_the_same_time() {
             });
         }
     });
-    // Nothing is lost where nothing follows, and memory that was given back is taken anew.
+    // Uploads complete even if nothing follows, and returned memory is allocated anew.
     let x = device.upload(&Operand::f32(&[1.0, 2.0], &[2]).unwrap()).unwrap();
     device.finish().unwrap();
     device.trim();

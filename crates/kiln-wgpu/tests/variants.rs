@@ -34,7 +34,7 @@ impl Tensors {
 fn products_in_large_tiles() {
     let mut tensors = Tensors(Random::new(51));
     let mut cases = Vec::new();
-    // Tiles of 128 and of 64: rows of any length, whole vectors, whole slices too.
+    // Tiles of 128 and of 64: rows of any length, whole vectors, whole slices.
     for (batch, m, k, n) in [
         (50, 250, 19, 251),
         (50, 252, 24, 248),
@@ -49,7 +49,7 @@ fn products_in_large_tiles() {
             cases.push(Case::new(Matmul { transpose_a, transpose_b }, vec![a, b]));
         }
     }
-    // Sums that go through C, and a B that all share.
+    // Partial sums in C, and a B that all products share.
     for (m, n) in [(250, 249), (121, 120)] {
         cases.push(Case::new(Matmul::default(), vec![tensors.of(&[52, m, 260]), tensors.of(&[52, 260, n])]));
     }
@@ -92,8 +92,8 @@ fn convolutions_in_large_tiles() {
             }
         }
     }
-    // Dilated kernels of each side that is baked in, padding of each side, and groups: in tiles of every size, few results of
-    // each, parts of long sums, pixels of one image and of several.
+    // Dilated kernels of each constant side, padding on each side, and groups: in tiles of every size, few results,
+    // parts of long sums, pixels of one image and of several.
     let padding = Padding::Sides { top: 2, bottom: 0, left: 1, right: 3 };
     for (groups, c_in, c_out, pictures, side, kh, kw) in [
         (1, 2, 130, 13, 32, 3, 3),
@@ -120,7 +120,7 @@ fn convolutions_in_large_tiles() {
         cases.push(Case::new(op, vec![tensors.of(&[5, 6]), tensors.of(&[3, 3])]));
         cases.push(Case::new(op, vec![tensors.of(&[2, 5, 6]), tensors.of(&[6, 2, 3, 3])]));
     }
-    // Products of pixels, picture by picture and all at once; many channels for few results, split.
+    // Products of pixels, one image at a time and all at once; many channels for few results, split.
     for (pictures, c_in, side, c_out) in [(3, 20, 9, 33), (6, 20, 4, 40), (1, 700, 5, 9)] {
         let kernel = tensors.of(&[c_out, c_in, 1, 1]);
         cases.push(Case::new(Convolve2d::default(), vec![tensors.of(&[pictures, c_in, side, side]), kernel]));
@@ -171,7 +171,7 @@ fn attention_of_every_shape() {
             cases.push(Case::new(op, vec![tensors.of(&q), tensors.of(&kv), tensors.of(&kv)]));
         }
     }
-    // Values that a causal query must not see, in other parts of the keys too.
+    // Values that a causal query must not see, also in other parts of the keys.
     let mut v = tensors.of(&[1, 900, 16]);
     if let Buffer::F32(data) = &mut v.buffer {
         data[850 * 16 + 2] = f32::NAN;
@@ -206,7 +206,7 @@ fn large_windows_and_long_rows() {
 
 #[test]
 fn operands_larger_than_a_binding_of_weak_devices() {
-    // 144 MB: software devices bind 128 MiB at once.
+    // 144 MB: software devices bind at most 128 MiB.
     let many = Input::f32(Random::new(57).uniforms(36_000_000, -1.0, 1.0), &[6000, 6000]);
     let mut tensors = Tensors(Random::new(58));
     let shaped = |dims: &[usize]| Input::new(many.buffer.clone(), dims);

@@ -18,7 +18,7 @@ fn slices_and_their_slices_show_their_elements() {
     let Some(device) = support::device() else { return };
     let host = counted(64 * 30);
     let x = device.upload(&Operand::f32(&host, &[30, 64]).unwrap()).unwrap();
-    // Rows of 256 bytes begin where every device can begin to read.
+    // Rows of 256 bytes begin at a valid binding offset of every device.
     let before = device.statistics();
     let rows = x.slice(3..20).unwrap();
     let inner = rows.slice(5..9).unwrap();
@@ -30,7 +30,7 @@ fn slices_and_their_slices_show_their_elements() {
     assert_eq!(inner.read().unwrap().as_data().f32(), &host[8 * 64..12 * 64]);
     assert_eq!(again.read().unwrap().as_data().f32(), &host[9 * 64..11 * 64]);
 
-    // The second element begins after four bytes, where none can.
+    // The second element begins after four bytes, which is not a valid offset anywhere.
     let before = device.statistics();
     let copied = flat.slice(1..200).unwrap();
     assert_eq!((device.statistics() - before).submissions, 1, "a copy on the device");
@@ -43,7 +43,7 @@ fn slices_and_their_slices_show_their_elements() {
 #[test]
 fn a_view_keeps_its_memory_and_sees_no_more_than_its_part() {
     let Some(device) = support::device() else { return };
-    // More than devices in software bind at once, of which the view is a little.
+    // More than software devices bind at once; the view is a small part of it.
     let large = device.upload(&Operand::f32(&vec![1.0; 36_000_000], &[36_000_000]).unwrap()).unwrap();
     let view = large.slice(64_000..64_101).unwrap();
     drop(large);
@@ -100,7 +100,7 @@ fn batches_take_views_and_leave_them_as_they_are() {
 /// The operand as a view into a larger tensor, between other elements, where every device can begin to read.
 fn embedded(device: &GpuDevice, operand: &Operand<'_>) -> GpuTensor {
     let (n, dtype, bytes) = (operand.shape().numel(), operand.ty().dtype, operand.ty().bytes());
-    // 128 blocks of any format are whole multiples of 256 bytes. What is around is NaN, the greatest integer, true.
+    // 128 blocks of any format are multiples of 256 bytes. The surroundings are NaN, the largest integer, true.
     let (unit, unit_bytes, units) = match dtype {
         DType::Blocks(format) => (format.block_len(), format.block_bytes(), [128, 128]),
         other => (1, other.size(), [256 / other.size(), 5]),
@@ -123,7 +123,7 @@ fn every_operation_takes_views() {
     for case in all_cases() {
         let nothing = case.inputs.iter().any(|input| input.operand().unwrap().shape().is_empty());
         let seen = seen.entry(case.op.name()).or_default();
-        // Of the element-wise functions, which have one frame, some.
+        // A few of the element-wise functions, which share one frame.
         let frame = matches!(case.op, Op::Elementwise(op) if op != Elementwise::add() && op != Elementwise::relu());
         if nothing || frame || *seen == CASES {
             continue;

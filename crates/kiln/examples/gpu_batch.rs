@@ -19,7 +19,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    // A driver in software will do where there is nothing else: this is about transfers, not about speed.
+    // A software driver is enough: this example counts transfers and measures no speed.
     let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
     let device = GpuDevice::open(&if named { AdapterChoice::Best } else { AdapterChoice::Any })?;
     println!("on {}", device.adapter());
@@ -27,7 +27,7 @@ fn run() -> Result<()> {
     let x: Vec<f32> = (0..1 << 20).map(|i| (i % 1000) as f32 - 500.0).collect();
     let y = vec![1.5; x.len()];
 
-    // Each operation alone: its operands go there, its result comes back.
+    // Each operation alone: its operands are uploaded and its result is downloaded.
     let backend = GpuBackend::on(device.clone());
     let alone = told(&device, "add, scale and relu, one after the other", || {
         let sum = backend.add(&x, &y)?;
@@ -35,7 +35,7 @@ fn run() -> Result<()> {
         backend.relu(&scaled)
     })?;
 
-    // The same recorded: what is between stays there, and the three functions are one kernel.
+    // The same, recorded: intermediate results stay on the device, and the three functions become one kernel.
     let mut batch = GpuCommandBatch::new(device.clone());
     let recorded = told(&device, "the same as a batch", || {
         let (x, y) = (batch.upload(&x, &[x.len()])?, batch.upload(&y, &[y.len()])?);
@@ -46,7 +46,7 @@ fn run() -> Result<()> {
     })?;
     assert_eq!(recorded.as_data().f32(), alone);
 
-    // A layer, relu(x W + b), whose weights are sent once and whose input changes.
+    // A layer, relu(x W + b): its weights are uploaded once, its input changes.
     let (rows, inputs, outputs) = (64, 512, 256);
     let mut layer = GpuCommandBatch::new(device.clone());
     let w: Vec<f32> = (0..inputs * outputs).map(|i| ((i * 7 % 13) as f32 - 6.0) / 100.0).collect();

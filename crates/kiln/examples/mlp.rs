@@ -43,10 +43,10 @@ fn main() -> Result<()> {
     }
     let x = weights(rows * sizes[0], 1.0, 99);
 
-    // Eagerly: each operation runs at once, its result stays where it was computed.
+    // Eager: each operation runs at once, and its result stays where it was computed.
     let eager = mlp(&mut engine.tensors(), &Tensor::from_slice(&x, &[rows, sizes[0]])?, &layers)?;
 
-    // As a batch: recorded once, executed for every input; it shares the same weights.
+    // As a batch: recorded once and executed for every input, with the same weights.
     let mut batch = engine.batch();
     let input = batch.upload(&x, &[rows, sizes[0]])?;
     let mut imported = Vec::new();

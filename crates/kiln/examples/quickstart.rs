@@ -16,7 +16,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    // Everything that the machine has, and the measurements of an earlier calibration if there are some.
+    // All devices of the machine, and the measurements of an earlier calibration if there are any.
     let engine = Engine::new()?;
     let places: Vec<&str> = engine.places().iter().map(|place| place.name.as_str()).collect();
     println!("places: {}", places.join(", "));
@@ -24,17 +24,17 @@ fn run() -> Result<()> {
         println!("without {absent}");
     }
 
-    // Operations on slices give vectors ...
+    // Operations on slices return vectors ...
     let x: Vec<f32> = (0..1_000_000).map(|i| i as f32 * 1e-6).collect();
     let y = engine.exp(&x)?;
     println!("mean of eˣ over [0, 1): {:.6}", engine.sum(&y)? / y.len() as f32);
 
-    // ... or write into slices of the caller, without memory for the result.
+    // ... or write into slices of the caller without allocating.
     let mut z = vec![0.0; x.len()];
     engine.fma_into(&x, &y, &x, &mut z)?;
     println!("last of x eˣ + x: {:.6}", z[z.len() - 1]);
 
-    // What does not fit is an error, never a panic.
+    // Mismatched extents are an error, never a panic.
     if let Err(error) = engine.dot(&x, &y[1..]) {
         println!("refused: {error}");
     }

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let mut engine = Engine::new()?;
     if std::env::args_os().skip(1).any(|argument| argument == "--calibrate") {
-        // A terminal shows the progress in one line; a file or a pipe gets the report alone.
+        // Shows the progress in one line of a terminal; a file or a pipe gets only the report.
         let shown = std::io::stderr().is_terminal();
         let report = engine.calibrate(Effort::Quick, &mut |progress| {
             if shown {

@@ -21,7 +21,7 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// A GPU that has failed.
+    /// An entry for a GPU that has failed.
     pub(crate) fn gpu(gpu: &Gpu, reason: &Error) -> Self {
         Self { backend: gpu.kind(), place: Some(gpu.name().to_owned()), reason: reason.clone() }
     }
@@ -47,7 +47,7 @@ impl Engine {
         let mut absent: Vec<Absent> = lost.chain(self.left_out.iter().cloned()).collect();
         for backend in [Backend::Scalar, Backend::Simd, Backend::Gpu, Backend::Cuda] {
             if !self.places().iter().any(|place| place.backend == backend) {
-                // One that was left out says enough of its kind.
+                // An entry for an excluded device already gives the reason for its backend.
                 if !absent.iter().any(|known| known.backend == backend) {
                     absent.push(Absent { backend, place: None, reason: self.why_without(backend) });
                 }
@@ -56,7 +56,7 @@ impl Engine {
         absent
     }
 
-    /// Why no place is of this kind.
+    /// The error for a backend without a placement.
     fn why_without(&self, backend: Backend) -> Error {
         #[cfg(browser_gpu)]
         if let (Backend::Gpu, Some(problem)) = (backend, &self.gpu_problem) {

@@ -125,7 +125,7 @@ impl Engine {
                 recovered = true;
                 continue;
             }
-            // Where a place is forced its error is the answer.
+            // If a placement is forced, its error is returned.
             if self.router.forced().is_some() || !gpu.failed(&error) {
                 return Err(error);
             }
@@ -214,7 +214,7 @@ impl Engine {
 
 impl AsyncOperations for Engine {
     async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        // The method of its own.
+        // The inherent method, not this one of the trait.
         Self::run_into_async(self, op, inputs, outputs).await
     }
 }

@@ -130,7 +130,7 @@ pub mod prelude {
     pub use kiln_wgpu::{DeviceOptions as GpuOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuTensor, WgslKernel};
 }
 
-/// The pages for users; their code is compiled and run as documentation tests. A packed crate lacks them.
+/// The user pages, whose code is compiled and run as doctests. A packed crate lacks them.
 #[cfg(all(doctest, pages))]
 mod pages {
     #[doc = include_str!("../../../README.md")]

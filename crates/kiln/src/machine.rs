@@ -8,20 +8,20 @@ use kiln_simd::{Isa, Simd};
 
 use crate::Result;
 
-/// A place and what runs there.
+/// A CPU placement and its handle.
 pub(crate) struct CpuPlace {
     pub(crate) place: Place,
     pub(crate) simd: Simd,
 }
 
-/// What the profile of this machine is valid for.
+/// The machine that the profile is valid for.
 pub(crate) fn identify(isa: Isa, threads: usize) -> Machine {
     let model = processor_model().unwrap_or_else(|| "unknown processor".to_owned());
     let name = format!("{} {} {model}", std::env::consts::ARCH, std::env::consts::OS);
     Machine { name, threads, instruction_set: isa.name().to_owned(), cpus: cpus().clone() }
 }
 
-/// The logical processors that this process may run on, where the system tells. Asked once, as their number is
+/// The logical processors that this process may use, if the system reports them. Read once, like their number
 /// ([`Simd::threads`]).
 fn cpus() -> &'static Option<Cpus> {
     static CPUS: OnceLock<Option<Cpus>> = OnceLock::new();
@@ -38,11 +38,11 @@ fn cpus() -> &'static Option<Cpus> {
     })
 }
 
-/// The same from what Linux says: of the process, of the processors that are online, and of those that share the core of each.
+/// The same from Linux's files: the status of the process, the online processors, and the siblings on the core of each.
 fn cpus_of(status: &str, online: Option<&str>, siblings: impl Fn(usize) -> Option<String>) -> Option<Cpus> {
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let mut allowed = numbers(allowed)?;
-    // The list may name processors that are not there.
+    // The list may name processors that are not online.
     let online = match online {
         Some(online) => numbers(online)?,
         None => allowed.clone(),
@@ -60,7 +60,7 @@ fn cpus_of(status: &str, online: Option<&str>, siblings: impl Fn(usize) -> Optio
 
 /// The numbers of a list such as `0-3,8`, ascending.
 fn numbers(list: &str) -> Option<Vec<usize>> {
-    /// Linux knows no more processors than this.
+    /// The maximum number of processors that Linux supports.
     const MOST: usize = 1 << 13;
     let mut all = Vec::new();
     for range in list.trim().split(',') {
@@ -74,7 +74,7 @@ fn numbers(list: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// Ascending numbers as such a list.
+/// Formats ascending numbers as a list such as `0-3,8`.
 fn list(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
         [first, .., last] => format!("{first}-{last}"),
@@ -83,13 +83,13 @@ fn list(numbers: &[usize]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// The name that the processor gives itself, where the system tells.
+/// The model name of the processor, if the system reports it.
 fn processor_model() -> Option<String> {
     if !cfg!(target_os = "linux") {
         return None;
     }
     use std::io::Read;
-    // The first processor is described in the first kilobytes; the file has as many of them as the machine has threads.
+    // The first processor is described in the first kilobytes; the file repeats the description for each thread.
     let mut start = [0; 4096];
     let read = std::fs::File::open("/proc/cpuinfo").and_then(|mut file| file.read(&mut start)).ok()?;
     let text = String::from_utf8_lossy(&start[..read]);
@@ -97,13 +97,13 @@ fn processor_model() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The instruction sets of engines without limits whose best one this is: all that the machine has, or only this one
-/// where a better one was ruled out.
+/// The instruction sets of an engine without limits whose best one is `best`: all that the machine supports, or only
+/// `best` if a better one was excluded.
 pub(crate) fn instruction_sets(best: Isa) -> Vec<Isa> {
     if best == Isa::best() { Isa::available().collect() } else { vec![best] }
 }
 
-/// What a place of the CPU is called.
+/// The name of a CPU placement.
 pub(crate) fn name(isa: Isa, threads: usize) -> String {
     format!("{isa} x{threads}")
 }
@@ -144,7 +144,8 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// A machine of this many cores with two threads each; the number of the second is that of the first plus the number of cores.
+    /// A machine of this many cores with two threads each; the second thread's number is the first's plus the number of
+    /// cores.
     fn smt(allowed: &str, cores: usize) -> Option<Cpus> {
         let status = format!("Name:\tkiln\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\nMems_allowed:\t1\n");
         let online = format!("0-{}\n", 2 * cores - 1);

@@ -66,7 +66,7 @@ macro_rules! methods {
         name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
         bound: $bound:ident $(($units:literal))?, formula: $formula:literal, $($ignored:tt)*
     })*) => {
-        /// Element-wise operations. Shapes are equal, or those of some operands are the last dimensions of another.
+        /// Element-wise operations. Operands have equal shapes, or some have the last dimensions of another.
         impl Arrays<'_> {
             $(
                 $(#[doc = $doc])*
@@ -100,7 +100,8 @@ impl Arrays<'_> {
         let stored = |view: ArrayView2<'_, f32>, transposed: bool| {
             let view = if transposed { view.reversed_axes() } else { view };
             let dims = [view.nrows(), view.ncols()];
-            // The view is consumed here, so what it borrows cannot be returned: copy only what is not in order.
+            // The view is consumed here, so a borrow from it cannot be returned: copies only views that are not in
+            // order.
             Ok::<_, Error>((dims, if view.to_slice().is_none() { Some(copied(&view)?) } else { None }))
         };
         let (a_dims, a_copy) = stored(a.view(), transpose_a)?;

@@ -52,15 +52,15 @@ impl PackedKernels {
 }
 
 impl Engine {
-    /// The place on the processor that is forced, or else that with the best instruction set.
+    /// The forced CPU placement, or else the one with the best instruction set.
     fn packing_place(&self) -> Result<Simd> {
-        // Better instruction sets stand after lesser ones.
+        // Instruction sets are in ascending order.
         let forced = self.router.forced().and_then(|place| self.cpu.get(place));
         forced.or(self.cpu.last()).map_or_else(Simd::new, |simd| Ok(*simd))
     }
 
-    /// Where an operation is predicted to run fastest of the places with an instruction set. Its time is not to be observed:
-    /// it would correct the predictions of operations that have yet to pack.
+    /// Where an operation is predicted to run fastest among the placements with an instruction set. Its time is not
+    /// observed: it would distort the predictions of operations that still have to pack.
     fn place_with(&self, isa: Isa, problem: impl FnOnce() -> Result<Problem>) -> Result<&Simd> {
         if let Some(forced) = self.router.forced().filter(|&place| place >= self.cpu.len()) {
             let reason = format!("{} is forced, which does not take what was packed for {isa}", self.places()[forced]);

@@ -1,7 +1,7 @@
 //! How often to repeat what is timed with a coarse clock, and what it takes.
 
-/// Repeats runs until they outlast a sample, and keeps the lesser of two samples: what something else did meanwhile is in one
-/// of them, seldom in both. The first run of all is not counted: it may compile, which takes up to a thousand times as long.
+/// Repeats runs until they exceed a sample, and keeps the lesser of two samples: a disturbance affects one of them,
+/// seldom both. The very first run is not counted: it may compile, which takes up to a thousand times as long.
 #[derive(Debug)]
 pub(crate) struct Repeats {
     sample: f64,
@@ -12,17 +12,17 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// Samples of this many seconds, or of `most` runs.
+    /// Starts samples of this many seconds, or of `most` runs.
     pub(crate) fn new(sample: f64, most: u32) -> Self {
         Self { sample, most: most.into(), count: 1.0, warm: false, first: None }
     }
 
-    /// How many runs are next.
+    /// The number of runs to do next.
     pub(crate) fn count(&self) -> u32 {
         self.count as u32
     }
 
-    /// Takes the seconds of as many runs, and gives those of one as soon as they are known.
+    /// Takes the seconds of [`Repeats::count`] runs. Returns the seconds of one run once they are known.
     pub(crate) fn took(&mut self, seconds: f64) -> Option<f64> {
         if !self.warm {
             self.warm = true;
@@ -43,7 +43,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// What is found out about runs of this many seconds, those of some of the samples delayed.
+    /// The measured result for runs of this many seconds, with delays in some samples.
     fn found(run: f64, delays: &[(usize, f64)]) -> (f64, f64) {
         let (mut repeats, mut all) = (Repeats::new(1e-3, 1000), 0.0);
         for number in 0.. {

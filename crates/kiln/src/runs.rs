@@ -3,21 +3,21 @@
 use kiln_ir::Result;
 use web_time::Instant;
 
-/// How often to run what is timed.
+/// How often to run timed work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Runs {
-    /// Runs before the first one that is timed: they make everything ready.
+    /// Runs before the first timed one: they compile and allocate.
     pub(crate) untimed: usize,
-    /// Runs that are timed at most.
+    /// Maximum number of timed runs.
     pub(crate) most: usize,
-    /// Seconds after which three are enough.
+    /// Seconds after which three runs suffice.
     pub(crate) enough: f64,
-    /// Seconds after which one is.
+    /// Seconds after which one run suffices.
     pub(crate) long: f64,
 }
 
 impl Runs {
-    /// The least seconds that a run takes.
+    /// The minimum seconds of a run.
     ///
     /// # Errors
     /// The first error of a run.

@@ -50,11 +50,11 @@ enum Held {
     Zeros,
     Host(Buffer),
     Device(Gpu, Resident),
-    /// An execution has them.
+    /// An execution has taken them.
     InUse,
 }
 
-/// The elements of a state while an execution has them. They return when it is dropped.
+/// The elements of a state during an execution. Dropping it returns them to the state.
 pub(crate) struct Taken {
     state: State,
     held: Held,
@@ -166,7 +166,7 @@ impl State {
     /// Takes the elements for an execution.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while another one has them.
+    /// [`Error::Unavailable`] while another execution has them.
     pub(crate) fn take(&self) -> Result<Taken> {
         match std::mem::replace(&mut *self.held(), Held::InUse) {
             Held::InUse => Err(Error::Unavailable {
@@ -177,7 +177,7 @@ impl State {
         }
     }
 
-    /// What the router knows of operand `index`. Zeros are made where they are used.
+    /// Records the location of operand `index` for the router. Zeros are created on the device that uses them.
     pub(crate) fn placed(&self, engine: &Engine, residency: Residency, index: usize) -> Residency {
         match &*self.held() {
             Held::Zeros => (0..engine.gpus.len()).fold(residency, |all, gpu| all.copied(index, gpus::memory(gpu))),
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// Says what is lost with a device.
+    /// Adds what was lost to the error of a lost device.
     fn lost(&self, error: Error) -> Error {
         match error {
             Error::DeviceLost { device, reason } => Error::DeviceLost {
@@ -202,7 +202,7 @@ impl State {
 }
 
 impl Taken {
-    /// Moves the elements to the host.
+    /// Downloads the elements to the host.
     pub(crate) async fn bring_to_host(&mut self, waiting: Waiting) -> Result<()> {
         let on_host = match &self.held {
             Held::Device(_, resident) => resident.read(waiting).await.map_err(|error| self.state.lost(error))?,
@@ -213,7 +213,7 @@ impl Taken {
         Ok(())
     }
 
-    /// The elements, where they are on the host.
+    /// The elements, if they are on the host.
     pub(crate) fn on_host(&mut self) -> Option<&mut Buffer> {
         match &mut self.held {
             Held::Host(buffer) => Some(buffer),
@@ -221,7 +221,7 @@ impl Taken {
         }
     }
 
-    /// The elements in the memory of a GPU, moved there if they were not.
+    /// The elements in the memory of a GPU; uploads them if they are elsewhere.
     pub(crate) async fn on_gpu(&mut self, gpu: &Gpu, waiting: Waiting) -> Result<Resident> {
         if let Held::Device(holder, resident) = &self.held
             && holder.is(gpu)

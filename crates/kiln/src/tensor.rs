@@ -41,17 +41,17 @@ pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
-    /// First byte in the storage.
+    /// Offset of the first byte in the storage.
     offset: usize,
     ty: TensorType,
 }
 
 /// The elements of a tensor and its views.
 struct Storage {
-    /// What is stored: a tensor. Views see parts of it.
+    /// The type of the stored tensor. Views see parts of it.
     ty: TensorType,
     host: RwLock<Option<Arc<Host>>>,
-    /// Copies in the memory of GPUs, with what each GPU is called.
+    /// Copies in device memory, each with its GPU.
     devices: RwLock<Vec<(Gpu, Resident)>>,
     keep_on_host: bool,
 }
@@ -70,7 +70,7 @@ impl Host {
         }
     }
 
-    /// The elements of a type from a byte on.
+    /// The elements of a type, beginning at a byte.
     pub(crate) fn part(&self, offset: usize, ty: &TensorType) -> Result<Data<'_>> {
         let all = self.data()?.as_bytes();
         let bytes = all.get(offset..offset + ty.bytes()).ok_or_else(|| Error::View {
@@ -81,7 +81,7 @@ impl Host {
     }
 }
 
-/// Elements of a tensor on the host, held while they are read.
+/// Elements of a tensor on the host, locked while they are read.
 pub(crate) struct OnHost {
     host: Arc<Host>,
     offset: usize,
@@ -220,7 +220,7 @@ impl Tensor {
     /// cut.
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         let (offset, ty) = self.ty.entries(range)?;
-        // Within the storage, whose bytes the machine can count.
+        // Inside the storage, so the offset fits usize.
         Ok(Self { offset: self.offset + offset as usize, ty, ..self.clone() })
     }
 
@@ -240,7 +240,7 @@ impl Tensor {
         self.part_of(&resident).await?.read(waiting).await.map_err(|error| self.storage.lost(&gpu, error))
     }
 
-    /// The part of a copy of the whole storage that this tensor sees.
+    /// The part of a copy of the whole storage that this tensor views.
     async fn part_of(&self, whole: &Resident) -> Result<Resident> {
         if self.offset == 0 && self.ty == self.storage.ty {
             return Ok(whole.clone());
@@ -248,12 +248,12 @@ impl Tensor {
         whole.view(self.offset as u64, self.ty).await
     }
 
-    /// The elements on the host, where they then are until the next copy to a device.
+    /// The elements on the host; downloads them if they are not there.
     pub(crate) async fn on_host(&self, waiting: Waiting) -> Result<OnHost> {
         Ok(OnHost { host: self.storage.on_host(waiting).await?, offset: self.offset, ty: self.ty })
     }
 
-    /// The elements in the memory of a GPU, uploaded if they were not there.
+    /// The elements in the memory of a GPU; uploads them if they are not there.
     pub(crate) async fn on_gpu(&self, gpu: &Gpu, waiting: Waiting) -> Result<Resident> {
         let whole = match self.storage.device(gpu) {
             Some(resident) => resident,
@@ -267,7 +267,7 @@ impl Tensor {
         self.part_of(&whole).await
     }
 
-    /// What the router knows of operand `index`.
+    /// Records the location of operand `index` for the router.
     pub(crate) fn placed(&self, engine: &Engine, residency: Residency, index: usize) -> Residency {
         let on_host = self.storage.host().is_some();
         let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -341,7 +341,7 @@ impl Storage {
         devices.iter().find(|(known, _)| known.is(gpu)).map(|(_, resident)| resident.clone())
     }
 
-    /// Keeps a copy in the memory of a GPU, and drops that of the host unless it is to stay.
+    /// Stores a copy in the memory of a GPU, and drops the host's copy unless it is to stay.
     fn put(&self, gpu: &Gpu, resident: &Resident) {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         if !devices.iter().any(|(known, _)| known.is(gpu)) {
@@ -367,7 +367,7 @@ impl Storage {
         Error::Unavailable { what: format!("a tensor {}", self.ty.shape), reason: "it has no elements".into() }
     }
 
-    /// Says what is lost with a device.
+    /// Adds what was lost to the error of a lost device.
     fn lost(&self, gpu: &Gpu, error: Error) -> Error {
         match error {
             Error::DeviceLost { device, reason } => Error::DeviceLost {
@@ -427,10 +427,10 @@ impl Engine {
         }
     }
 
-    /// The position of the GPU whose place has this name; `None` for a place of the CPU, and for `host`.
+    /// The position of the GPU whose placement has this name; `None` for a CPU placement and for `host`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no such place.
+    /// [`Error::Unavailable`] if there is no placement of this name.
     pub(crate) fn device_named(&self, place: &str) -> Result<Option<usize>> {
         let gpu = self.gpus.iter().position(|gpu| gpu.name() == place);
         if gpu.is_none() && place != "host" && !self.places().iter().any(|known| known.name == place) {
@@ -441,7 +441,7 @@ impl Engine {
         Ok(gpu)
     }
 
-    /// The position of a GPU among those of the engine.
+    /// The position of a GPU among the engine's GPUs.
     pub(crate) fn position(&self, gpu: &Gpu) -> Option<usize> {
         self.gpus.iter().position(|known| known.is(gpu))
     }

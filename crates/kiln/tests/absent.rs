@@ -52,7 +52,7 @@ fn every_kind_of_execution_that_is_absent_has_a_reason_that_is_told_once() {
         }
     }
 
-    // What the program itself has ruled out is no news, and has a reason all the same.
+    // A backend that the program itself excluded is not logged, but has a reason too.
     let scalar = Engine::builder().without_profile().instruction_set(Isa::Scalar).backends(&[Backend::Scalar]);
     let absent = scalar.build().unwrap().absent();
     assert!(of(&absent, Backend::Simd).is_some_and(|reason| reason.contains("scalar")), "{absent:?}");

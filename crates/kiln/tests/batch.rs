@@ -59,7 +59,7 @@ fn a_packed_matrix_gives_the_same_and_follows_what_is_set() {
     batch.pack(ti).unwrap();
     let by_transposed = Matmul { transpose_b: true, ..Matmul::default() };
     let (y, z) = (batch.matmul(xi, wi).unwrap(), batch.record(by_transposed, &[xi, ti]).unwrap());
-    // The packed matrix stays a matrix to everything else.
+    // Other operations read the packed matrix as an ordinary one.
     let total = batch.sum(wi).unwrap();
     let squared = batch.matmul(ti, wi).unwrap();
     batch.execute(&[y, z, total, squared]).unwrap();
@@ -74,7 +74,7 @@ fn a_packed_matrix_gives_the_same_and_follows_what_is_set() {
     batch.execute(&[y]).unwrap();
     assert_eq!(batch.read(y).unwrap(), engine.matmul(&x, &w, stack * m, k, n).unwrap());
 
-    // f16 is accepted wherever f32 is.
+    // Every operation that takes f32 takes f16.
     let halves: Vec<kiln::f16> = x.iter().map(|&x| kiln::f16::from_f32(x)).collect();
     let hi = batch.upload_operand(&kiln::Operand::elements(&halves, &[stack, m, k]).unwrap()).unwrap();
     let h = batch.matmul(hi, wi).unwrap();

@@ -64,7 +64,7 @@ fn without_a_driver_there_is_a_reason_and_everything_runs() {
     let error = Engine::builder().cuda_device(0).build().unwrap_err();
     assert_eq!(error, problem.clone().into_error());
     assert!(error.to_string().contains(&problem.to_string()), "{error}");
-    // Ruled out, it is not looked for.
+    // An excluded backend is not searched for devices.
     let cpu = Engine::builder().cuda_device(0).backends(&[Backend::Scalar, Backend::Simd]).without_profile();
     assert_eq!(cpu.build().unwrap().neg(&[1.0]).unwrap(), [-1.0]);
 }
@@ -137,7 +137,7 @@ fn what_has_no_kernel_runs_elsewhere() {
     let forced = tempting(&name).force(&name).build().unwrap();
     let error = forced.rope(&[1.0; 4], &[1, 4], op).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    // Blocks are the same, whoever fits them.
+    // The CPU and the GPU quantise to the same blocks.
     let weights: Vec<f32> = (0..512).map(|i| (i as f32 * 0.37).sin()).collect();
     let [there, here] = [&forced, &Engine::builder().without_profile().build().unwrap()]
         .map(|engine| engine.quantize(&weights, 256, QuantFormat::Q4K).unwrap());
@@ -172,7 +172,7 @@ fn a_calibration_measures_the_device_and_is_found_again() {
     let name = place_of(&info);
     let folder = std::env::temp_dir().join(format!("kiln-cuda-engine-{}", std::process::id()));
     let file = folder.join("profile.json");
-    // One thread, so that it takes seconds.
+    // One thread keeps the calibration within seconds.
     let asked = || Engine::builder().threads(1).cuda_device(info.ordinal).profile_file(&file);
     let mut engine = asked().build().unwrap();
     engine.calibrate(Effort::Quick, &mut |_| {}).unwrap();
@@ -185,7 +185,7 @@ fn a_calibration_measures_the_device_and_is_found_again() {
 
     let again = asked().build().unwrap();
     assert!(matches!(again.profile_status(), ProfileStatus::Loaded(_)), "{}", again.profile_status());
-    // Nothing is asked for: the device that was measured is a place all the same.
+    // Without a request the measured device is a placement nevertheless.
     let found = Engine::builder().threads(1).profile_file(&file).build().unwrap();
     assert_eq!(found.places().last().unwrap().name, name);
     assert!(std::fs::read_dir(&folder).unwrap().count() > 1, "compiled code is kept beside the profile");

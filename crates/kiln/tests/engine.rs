@@ -97,7 +97,7 @@ fn a_packed_matrix_gives_what_the_matrix_gives_at_every_place() {
             for m in [0, 1, 2, 17, 90] {
                 let want = forced.matmul(&a[..m * k], &b, m, k, n).unwrap();
                 assert_eq!(forced.matmul_packed(&a[..m * k], &packed, m).unwrap(), want, "{m} rows, {}", place.name);
-                // Another engine goes where the instruction set of the packed matrix is.
+                // Another engine runs the product with the instruction set that packed the matrix.
                 assert_eq!(free.matmul_packed(&a[..m * k], &packed, m).unwrap(), want, "{m} rows, {}", place.name);
             }
         }
@@ -109,11 +109,11 @@ fn a_packed_matrix_gives_what_the_matrix_gives_at_every_place() {
 #[test]
 fn packed_kernels_give_what_the_kernels_give_at_every_place() {
     let op = Convolve2d { padding: Padding::Same, stride: (2, 1), ..Convolve2d::default() };
-    // Kernels that are packed by pixels, and such as are kept as they are.
+    // Kernels that are packed by pixels, and kernels that are kept as given.
     for dims in [[96, 16, 3, 3], [5, 3, 3, 3]] {
         let shape = [2, dims[1], 7, 9];
         let small = |n: usize| (0..n).map(|i| ((i * 7919) % 17) as f32 - 8.0).collect::<Vec<f32>>();
-        // Small integers, so that every order of adding up gives the same.
+        // Small integers, so that every order of summation gives the same result.
         let (x, kernels) = (small(shape.iter().product()), small(dims.iter().product()));
         let free = engine();
         let want = free.convolve2d_with(&x, &shape, &kernels, &dims, op).unwrap();
@@ -146,7 +146,7 @@ fn a_packed_matrix_of_other_extents_or_of_another_instruction_set_is_an_error() 
     assert_eq!(engine.matmul_packed(&[], &empty, 2).unwrap(), [0.0; 4]);
     let lesser = &engine.places()[0];
     if !lesser.name.starts_with(packed.isa().name()) {
-        // One that has only another place, and one that is told to go to another place.
+        // An engine with only one other placement, and an engine whose work is forced to another placement.
         let only = Engine::builder().without_profile().backends(&[Backend::Scalar]).build().unwrap();
         let forced = Engine::builder().without_profile().force(lesser.name.clone()).build().unwrap();
         for engine in [only, forced] {
@@ -179,7 +179,7 @@ fn settings_are_obeyed_or_refused() {
         assert!(scalar.places().iter().all(|place| place.backend == Backend::Scalar));
         assert_eq!(scalar.add(&[1.0], &[2.0]).unwrap(), [3.0]);
     } else {
-        // KILN_ISA names another instruction set for the whole process.
+        // KILN_ISA sets another instruction set for the whole process.
         assert!(matches!(scalar, Err(Error::Unavailable { .. })));
     }
     let error = Engine::builder().backends(&[Backend::Gpu]).build().unwrap_err();
@@ -240,7 +240,7 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     assert_eq!(loaded.profile_status(), &ProfileStatus::Loaded(path.clone()));
     assert_eq!(loaded.router().profile(), engine.router().profile());
 
-    // What a limited engine measured is no profile of the whole machine.
+    // The profile of a limited engine does not cover the whole machine.
     let one = engine.places().len() - 1;
     let last = engine.places()[one].name.clone();
     if one > 0 {
@@ -317,13 +317,14 @@ fn what_was_observed_is_kept_with_the_profile_where_that_is_asked_for() {
     assert_eq!(build(true).router().observed(), kept.observed());
     assert_eq!(build(true).observed_profile(), kept);
 
-    // Without the option nothing is taken up, given out or written.
+    // Without the option nothing is observed, exported or written.
     let plain = build(false);
     assert!(!plain.router().refines() && plain.router().observed().is_empty());
     assert_eq!(plain.save_observed().unwrap(), None);
     assert_eq!(Profile::load(&path, engine.machine()).unwrap(), kept);
 
-    // A slow place is slow for the next engine, too, and observations of places that an engine lacks stay.
+    // The next engine also knows that a placement is slow, and observations of placements that an engine lacks are
+    // kept.
     let slow = |place: &str| Observed {
         op: "softmax".into(),
         shape: "one row".into(),
@@ -344,7 +345,7 @@ fn what_was_observed_is_kept_with_the_profile_where_that_is_asked_for() {
     kept.sort_by_key(|entry| places.iter().position(|place| place.name == entry.place));
     assert_eq!(kept, all);
 
-    // The file was measured anew meanwhile, or is no profile any more.
+    // Meanwhile the file was replaced by a new measurement, or is no longer a profile.
     let mut others = places.clone();
     others[0].roofline.overhead *= 2.0;
     Profile::new(engine.machine().clone(), others).unwrap().save(&path).unwrap();

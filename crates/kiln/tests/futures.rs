@@ -7,7 +7,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 #[test]
 async fn futures_give_what_the_operations_do() {
     let engine = Engine::new_async().await.unwrap();
-    // The methods of the same names, which wait.
+    // The blocking methods of the same names.
     macro_rules! same {
         ($($name:ident($($argument:expr),*);)*) => {$(
             assert_eq!(

@@ -53,7 +53,7 @@ fn a_gpu_is_a_place_and_can_be_forced() {
     let forced = builder(adapter).force(&name).build().unwrap();
     assert_eq!(forced.add(&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0]).unwrap(), [11.0, 22.0, 33.0]);
     assert_eq!(forced.gpu_devices().unwrap().len(), 1);
-    // What is packed is packed for the CPU.
+    // Packed matrices are packed for the CPU.
     let packed = forced.pack_b(&[1.0, 2.0], 1, 2, false).unwrap();
     let refused = forced.matmul_packed(&[1.0], &packed, 1);
     assert!(matches!(refused, Err(Error::Parameter { .. })), "{refused:?}");
@@ -186,7 +186,7 @@ fn pipelines_are_kept_beside_the_profile() {
 fn a_gpu_that_is_lost_hands_its_work_to_the_cpu() {
     let Some(adapter) = adapter() else { return };
     let engine = builder(adapter.clone()).build().unwrap();
-    // By the built-in constants the GPU is worth it here.
+    // With the built-in constants the GPU is predicted to be faster here.
     let n = 2048;
     let name = gpu_place(&engine);
     let scalar = Engine::builder().adapter(adapter).without_profile().instruction_set(kiln::Isa::Scalar).threads(1);
@@ -251,10 +251,10 @@ fn a_calibration_measures_the_gpu_and_is_found_again() {
     assert!(matches!(again.profile_status(), ProfileStatus::Loaded(_)), "{}", again.profile_status());
     let read = again.explain(Elementwise::exp(), &[n]).unwrap();
     assert_eq!(read.chosen, predicted.chosen);
-    // Reading a number back from JSON may differ in its last digit.
+    // A number that was read back from JSON may differ in its last digit.
     let alike = |(a, b): (&(String, f64), &(String, f64))| a.0 == b.0 && (a.1 / b.1 - 1.0).abs() < 1e-9;
     assert!(read.predictions.iter().zip(&predicted.predictions).all(alike), "{read}\n{predicted}");
-    // Nothing is asked for: the GPU that was measured is a place all the same.
+    // Without a request the measured GPU is a placement nevertheless.
     let found = Engine::builder().profile_file(&file).build().unwrap();
     assert_eq!(gpu_place(&found), name);
     let without = Engine::builder().profile_file(&file).backends(&[Backend::Scalar, Backend::Simd]).build().unwrap();
@@ -272,7 +272,7 @@ fn a_custom_operation_keeps_its_contract_and_goes_where_it_has_a_kernel() {
     let forced = builder(adapter).force(gpu_place(&engine)).build().unwrap();
     let prelu = kiln::op::Custom::new(&prelu::Prelu, &[]).unwrap();
     let mut random = Random::new(3);
-    // The last one has more workgroups than a grid has along one dimension.
+    // The last shape needs more workgroups than one dimension of a grid can have.
     for dims in [&[1, 1][..], &[3, 7], &[2, 3, 33], &[0, 4], &[70_000, 256]] {
         let channels = dims[dims.len() - 1];
         let x = Input::f32(random.uniforms(dims.iter().product(), -2.0, 2.0), dims);

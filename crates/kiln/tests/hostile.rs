@@ -1,6 +1,6 @@
 //! Engines on hosts that refuse threads, and files that are no files.
 
-#![cfg(not(target_arch = "wasm32"))] // no processes there
+#![cfg(not(target_arch = "wasm32"))] // no processes on this target
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use again::{again, is_again, with_threads};
 use kiln::{Effort, Engine, Isa, Operations, Profile, ProfileProblem, ProfileStatus};
 
 #[path = "../../kiln-simd/tests/support/again.rs"]
-#[allow(dead_code)] // what the tests of other crates need
+#[allow(dead_code)] // items that other crates' tests use
 mod again;
 
 /// A new folder.
@@ -26,7 +26,7 @@ fn an_engine_computes_and_calibrates_where_no_thread_can_be_started() {
         assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "the limit does not bind");
         let x: Vec<f32> = (0..512 * 512).map(|i| (i % 1000) as f32 * 1e-3).collect();
         let product = |engine: &Engine| engine.matmul(&x, &x, 512, 512, 512).unwrap();
-        // In the folder of no user: a profile is neither found nor kept.
+        // In a folder that belongs to no user, no profile is found or written.
         let mut engine = Engine::builder().profile_file("/nowhere/profile.json").build().unwrap();
         let expected = product(&Engine::builder().threads(1).without_profile().build().unwrap());
         assert!(product(&engine) == expected);
@@ -64,7 +64,7 @@ fn a_profile_that_is_no_file_is_an_error_at_once() {
 #[test]
 fn a_full_disk_leaves_the_old_profile_and_is_reported() {
     let folder = (!is_again()).then(|| folder("full"));
-    // A small disk that only this process sees; its folder is entered anew to see it.
+    // A small disk that only this process sees; the process enters the folder again to see it.
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "/bin/sh"]);
     let disk = folder.as_deref().unwrap_or(Path::new(".")).display().to_string();

@@ -1,6 +1,6 @@
 //! Images that the example `image_filter` reads and writes, sound and hostile.
 
-#![cfg(not(target_arch = "wasm32"))] // no files there
+#![cfg(not(target_arch = "wasm32"))] // no files on this target
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use filter::Picture;
 use image::{GrayImage, ImageFormat, Luma};
 
 #[path = "../examples/image_filter/filter.rs"]
-#[allow(dead_code, unreachable_pub)] // what the example has beside files
+#[allow(dead_code, unreachable_pub)] // items of the example that read and write files
 mod filter;
 
 /// A JPEG of 16 x 8 pixels whose left half is white.
@@ -46,7 +46,7 @@ fn read(name: &str, bytes: &[u8]) -> Result<Picture, String> {
 
 #[test]
 fn an_image_is_turned_as_its_orientation_says() {
-    // Where the white half is: at the left, the right, the top (turned to the right) and the bottom (to the left).
+    // The side of the white half: left, right, top (turned to the right), bottom (turned to the left).
     for (orientation, size, white) in
         [(1, (16, 8), (2, 4)), (3, (16, 8), (13, 4)), (6, (8, 16), (4, 2)), (8, (8, 16), (4, 13))]
     {
@@ -57,7 +57,7 @@ fn an_image_is_turned_as_its_orientation_says() {
         assert!(at(x, y) > 0.9, "orientation {orientation}");
         assert!(at(picture.width - 1 - x, picture.height - 1 - y) < 0.1, "orientation {orientation}");
     }
-    // Not one of the eight, and damaged data.
+    // A value that is not one of the eight, and damaged data.
     assert_eq!(read("turned.jpg", &oriented(77)).unwrap().width, 16);
 }
 

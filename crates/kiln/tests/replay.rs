@@ -21,7 +21,7 @@ const RECORDED: &[Recorded] = &[
         text: include_str!("recorded/xeon-16-h100.json"),
         most: [0.02, 0.11, 0.30],
     },
-    // Its GPU is six times as fast as the CPU at products and twice at others, behind a link of 10 GB/s.
+    // A GPU six times as fast as the CPU at products and twice as fast at others, behind a link of 10 GB/s.
     Recorded {
         name: "a laptop made by hand",
         text: include_str!("recorded/laptop-by-hand.json"),

@@ -182,7 +182,7 @@ fn an_error_about_shapes_names_what_is_allowed() {
     let mut tensor = |dims: &[usize]| batch.upload(&x[..dims.iter().product()], dims).unwrap();
     let [stack, one, two, row, column, matrix] =
         [&[32, 32, 32][..], &[1, 32, 32], &[2, 32, 32], &[4], &[2, 1], &[2, 3]].map(&mut tensor);
-    // One matrix goes with all of a stack.
+    // One matrix multiplies every matrix of a stack.
     let product = batch.matmul(one, stack).unwrap();
     assert_eq!(batch.shape(product).unwrap().dims(), [32, 32, 32]);
     let error = batch.matmul(two, stack).unwrap_err().to_string();

@@ -33,7 +33,7 @@ fn executions_of_several_batches_go_on_from_one_another() {
         second.execute(&[b]).unwrap();
         assert_eq!(second.read(b).unwrap(), total);
     }
-    // A batch has a state once, however often it is added.
+    // Adding a state to a batch again gives the same tensor.
     let again = second.state(&state);
     assert_eq!(again, second.state(&state.clone()));
     assert_eq!(second.read(again).unwrap(), [1.0, 2.0].repeat(3));
@@ -82,7 +82,7 @@ fn keys_and_values_are_kept_from_token_to_token() {
         (0..2).flat_map(|head| x[(head * N + token) * 4..][..4].to_vec()).collect()
     };
     for token in 0..N {
-        // One graph for each number of keys: how many are seen is a parameter of this attention.
+        // One graph for every number of keys: the number of visible keys is a parameter of this attention.
         let mut step = engine.batch();
         let [query, key, value] = [&q, &k, &v].map(|x| step.upload(&of_token(x, token), &[2, 1, 4]).unwrap());
         let at = step.upload_indices(&[token as u32], &[1]).unwrap();

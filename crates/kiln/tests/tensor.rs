@@ -227,7 +227,7 @@ mod on_a_gpu {
         assert_eq!(batch.read(y).unwrap(), [32.0; 8 * 64]);
         batch.execute(&[total]).unwrap();
         assert_eq!(batch.read(total).unwrap(), [32.0 * 8.0 * 64.0]);
-        // What is replaced is uploaded, and nothing else.
+        // Only the replaced input is uploaded.
         let before = device.statistics();
         batch.set(x, &vec![2.0; rows * n]).unwrap();
         assert!(matches!(batch.read(total), Err(Error::Parameter { .. })), "it is of the old elements");
@@ -235,7 +235,7 @@ mod on_a_gpu {
         let spent = device.statistics() - before;
         assert_eq!((spent.uploads, spent.uploaded_bytes), (1, 4 * (rows * n) as u64), "{spent}");
         assert_eq!(batch.run(&[total]).unwrap(), [Buffer::F32(vec![64.0 * 8.0 * 64.0])]);
-        // An input that no step reads is given as it is, and so is one under other extents.
+        // An input that no step reads is returned as it is, and so is one under other extents.
         let other = batch.upload(&[7.0, 8.0], &[2]).unwrap();
         let column = batch.reshape(other, &[2, 1]).unwrap();
         let read = batch.run(&[total, other, column]).unwrap();

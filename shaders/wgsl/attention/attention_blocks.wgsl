@@ -74,7 +74,7 @@ struct Values {
     second: vec4<f32>,
 }
 
-// The two vectors that an invocation loads of the values from `from_key` on, of which those before `end` exist.
+// The two vectors of the values from `from_key` on that an invocation loads; only those before `end` exist.
 fn load_values(base: u32, from_key: u32, end: u32, column: u32, local: u32) -> Values {
     let row = from_key + local / VECTORS_OF_VALUE;
     let next = row + VALUES / 2u;
@@ -125,7 +125,8 @@ fn main(
     let k_base = (unit / p.sharing) * p.t * p.d;
     let v_base = (unit / p.sharing) * p.t * p.dv;
 
-    // The most and the least that a query of the block sees; where it holds queries of two heads, those are any.
+    // The bounds of the keys that the queries of the block see; where it holds queries of two heads, those of all
+    // queries of a head.
     let row1 = min(row0 + 63u, p.rows - 1u);
     let one_head = row0 / p.s == row1 / p.s;
 #if MORE
@@ -268,7 +269,7 @@ fn main(
         weights = fma(weights, fading, (s0 + s1) + (s2 + s3));
 #if MORE
         if masked {
-            // What is not seen shows by its sign.
+            // The sign marks keys that a query does not see.
             s0 = select(s0, vec4<f32>(-1.0), h0);
             s1 = select(s1, vec4<f32>(-1.0), h1);
             s2 = select(s2, vec4<f32>(-1.0), h2);
@@ -307,7 +308,7 @@ fn main(
                 values = load_values(v_base, from_key + done + VALUES, end, column, local);
             }
             if masked {
-                // A key that a query does not see must not reach it even as zero times infinity.
+                // Keys that a query does not see are left out of its sums: zero times infinity would be NaN.
                 for (var i = 0u; i < VALUES; i++) {
                     let in_half = done % 32u + i;
                     let x = tile[in_half * QUARTERS + place(here.y, in_half)];

@@ -183,7 +183,7 @@ fn main(
         for (var i = lane; i < count; i += 32u) {
 #if MORE
             if bitcast<u32>(scores[row * KEYS + i]) == HIDDEN {
-                // What is not seen shows by its sign.
+                // The sign marks keys that a query does not see.
                 scores[row * KEYS + i] = -1.0;
                 continue;
             }

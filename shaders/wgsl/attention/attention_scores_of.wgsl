@@ -1,5 +1,5 @@
-// The scores of four queries for one key. There is no branch for a single query: the compilers of drivers in software take minutes for
-// sixteen copies of such.
+// The scores of four queries for one key. A single query has no branch of its own: the compilers of software drivers
+// take minutes for sixteen copies of one.
 #include attention_seen
 
 struct Queries {

@@ -1,7 +1,7 @@
 // Which keys each query sees, from positions, lengths, causality and a window; then the sinks and the slopes of heads: for each
 // query of each sequence the first key, one past the last and its position, then a sink for each head, then a slope.
 //
-// A length of more keys than there are is a fault; the first one is reported. It is taken to be all keys.
+// A length beyond the number of keys is a fault and counts as all keys; the first one is reported.
 #input positions: array<u32>
 #input lengths: array<u32>
 #input sinks: array<u32>
@@ -57,7 +57,7 @@ fn main(
         sights[3u * i + 2u] = position;
     } else if i < p.queries + p.heads {
         let head = i - p.queries;
-        // No sink is as one of -infinity.
+        // A sink of -infinity adds nothing.
         var sink = 0xff800000u;
         var slope = 0u;
         if p.sinks_given > 0u { sink = sinks[head]; }

@@ -10,7 +10,7 @@ fn weight(x: vec4<f32>) -> vec4<f32> {
 // Lower than any score but -infinity, so that differences from it are never infinity minus infinity.
 const LOWEST: f32 = -3.4028234e38;
 
-// The mean that a sum of weighted values and the sum of their weights make: NaN where nothing weighs anything.
+// A sum of weighted values divided by the sum of their weights: NaN where all weights are zero.
 fn mean_of(sum: vec4<f32>, weights: f32) -> vec4<f32> {
     return select(sum / weights, nan_of(sum), V(weights) == V(0.0));
 }

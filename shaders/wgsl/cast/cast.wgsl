@@ -1,7 +1,7 @@
 // out[i] = x[i] as an element of another type. An invocation casts four.
 //
-// Numbers go through f32, integers to integers do not. To f16 and bf16 they are rounded to nearest, ties to even; to integers
-// towards zero, saturating, NaN to 0; true is what is not zero.
+// Numbers are cast by way of f32, integers to integers are not. To f16 and bf16 they are rounded to nearest, ties to
+// even; to integers towards zero, saturating, NaN to 0; every number but zero is true.
 #trusted i is below `n`, and buffers are whole vectors long
 #input x: array<From>
 #output out: array<To>

@@ -13,7 +13,7 @@
 #constant STORED = f32, i32, u32
 #include common
 
-// Bits as a number that is ordered as what they stand for.
+// The bits of an element as a number with the order of the elements.
 #if STORED == i32
 fn ordered(bits: u32) -> i32 {
     return bitcast<i32>(bits);

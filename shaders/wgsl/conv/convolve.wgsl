@@ -1,6 +1,6 @@
-// A convolution as a product C = A B in tiles: A holds a kernel in each row, B a column for each pixel of all results, with
-// what that pixel sees. B is never stored: its slices are read from the picture. Every group of channels is such a product.
-// Otherwise as matmul.
+// A convolution as a product C = A B in tiles: A holds a kernel in each row, B a column for each pixel of all results,
+// with the elements below the kernel there. B is never stored: its slices are read from the image. Every group of
+// channels is such a product. The rest is as in matmul.
 #input a: array<f32>
 #input x: array<f32>
 #output c: array<f32>
@@ -52,7 +52,7 @@ fn along_a(at: u32, count: u32) -> vec4<f32> {
     return v;
 }
 
-// Four pixels of the results: the corners of what they see, as rows, columns and places in the input. Before the picture
+// Four pixels of the results: the corners of their windows, as rows, columns and places in the input. Before the image
 // these numbers wrap around.
 struct Pixels {
     y: vec4<u32>,
@@ -70,7 +70,8 @@ fn pixels_from(first: u32, group: u32) -> Pixels {
     return Pixels(y, x, picture * p.picture + group * p.group_x + y * p.w + x);
 }
 
-// What four pixels see at one place of the kernel; zeros outside of the picture and past the last place.
+// The elements of the windows of four pixels at one place of the kernel; zeros outside of the image and past the last
+// place.
 fn seen(at_pixels: Pixels, k: u32, end: u32) -> vec4<f32> {
     let plane = k / (kernel_height() * kernel_width());
     let within = k - plane * (kernel_height() * kernel_width());

@@ -1,8 +1,8 @@
-// A convolution without a tile: for few results of few channels each, where reading and writing them takes all the time.
+// A convolution without a tile: for few results of few channels each, where reading and writing take all the time.
 //
-// An invocation computes four results below one another, and its neighbours those beside them: a row of the picture is read
-// once for all four, unless kernels are dilated or results far apart (APART), where they share few rows. A row of the kernel is
-// summed first, then the rows of a channel, then the channels.
+// An invocation computes four results below one another, and its neighbours those beside them: a row of the image is
+// read once for all four, unless kernels are dilated or results far apart (APART), where they share few rows. A row of
+// the kernel is summed first, then the rows of a channel, then the channels.
 #input a: array<f32>
 #input x: array<f32>
 #output c: array<f32>
@@ -52,7 +52,7 @@ fn main(
     let plane = above / p.fours;
     let picture = plane / p.c_out;
     let kernel = plane - picture * p.c_out;
-    // The corner of what the first result sees; before the picture these numbers wrap around.
+    // The corner of the window of the first result; before the image these numbers wrap around.
     let y = row * p.stride_h - p.top;
     let left = column * p.stride_w - p.left;
     let area = kernel_height() * kernel_width();
@@ -86,7 +86,7 @@ fn main(
 #else
         let read = 3u * p.stride_h + kernel_height();
         for (var down = 0u; down < read; down++) {
-            // The row of the kernel that falls on this row of the picture, for each result; many wrap around.
+            // For each result, the row of the kernel that meets this row of the image; many wrap around.
             let kernel_row = vec4<u32>(down) - vec4<u32>(0u, 1u, 2u, 3u) * p.stride_h;
             let falls = kernel_row < vec4<u32>(kernel_height());
             if !any(falls) {

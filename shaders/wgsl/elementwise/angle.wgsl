@@ -1,4 +1,4 @@
-// Sine and cosine. An angle is n pi/2 + r with r in +-pi/4; n modulo 4 says which of the two functions of r it is, and of which
+// Sine and cosine. An angle is n pi/2 + r with r in +-pi/4; n modulo 4 chooses one of the two functions of r, and its
 // sign. math.wgsl comes first.
 
 struct Turned {
@@ -58,7 +58,8 @@ fn upper_product(a: u32, b: u32) -> u32 {
     return (a >> 16u) * (b >> 16u) + (first >> 16u) + (second >> 16u);
 }
 
-// n modulo 4 and r of an angle that is at least 1: the method of Payne and Hanek (1983). Of other numbers it gives anything.
+// n modulo 4 and r of an angle that is at least 1: the method of Payne and Hanek (1983). Smaller angles give arbitrary
+// results.
 fn turned_exactly(x: f32) -> vec2<f32> {
     let word = bitcast<u32>(x);
     // x is m 2^(place - 31); of the bits of 1 / (2 pi) only 96 matter, those above give whole turns.

@@ -1,6 +1,7 @@
-// Which products a tile has, and the rows of the weights of their expert. `chosen` has the expert of each tile, and is no expert where a
-// tile has no products. Of the weights of all experts, rows from `first_weight` on are here, `weights` of them. Who includes this says
-// which product `product_of` a tile is; a number past the last is none.
+// The products of a tile, and the rows of the weights of their expert. `chosen` has the expert of each tile, and a
+// number beyond the experts where a tile has no products. Of the weights of all experts the kernel has `weights` rows,
+// from `first_weight` on. A source that includes this defines `product_of`, the product of a place in a tile; a number
+// past the last is no product.
 
 fn row_of_product(product: u32) -> u32 {
     return min(product, p.products - 1u) / p.used;
@@ -12,7 +13,8 @@ fn is_here(tile: u32) -> bool {
     return expert < p.experts && first < p.first_weight + p.weights && first + p.n > p.first_weight;
 }
 
-// Where rows of the expert of a tile are among those that are here. Others are the nearest one, read and not written.
+// The places of rows of the expert of a tile among these rows. A row that the kernel does not have is replaced by the
+// nearest one, read and not written.
 fn rows_of_weights(tile: u32, rows: vec4<u32>) -> vec4<u32> {
     let first = vec4<u32>(p.first_weight);
     let last = vec4<u32>(p.first_weight + p.weights - 1u);

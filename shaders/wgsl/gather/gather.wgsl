@@ -1,6 +1,6 @@
-// out[i, j] = table[index[i], j]: bits are copied, in vectors where rows are whole vectors, in words where they are whole words,
-// and else in units of two bytes or of one, of which an invocation writes a whole word. An index outside of the
-// table gives zeros and is a fault.
+// out[i, j] = table[index[i], j]: bits are copied. The unit is a vector where rows are whole vectors, a word where they
+// are whole words, and otherwise two bytes or one; an invocation then writes all units of a word. An index outside of
+// the table gives zeros and is a fault.
 //
 // The table may be a part of a larger one, from `first_row` on, and the indices too, from `first` on.
 //

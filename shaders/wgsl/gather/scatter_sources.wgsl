@@ -1,5 +1,5 @@
-// For each row of a result of scatter where it comes from: a row of the table, or with CHOOSE, after those, the last row of the source
-// whose index names it. An index outside of the table is ignored.
+// The source of each row of a result of scatter: a row of the table, or with CHOOSE, counted after those, the last row
+// of the source whose index names it. An index outside of the table is ignored.
 #trusted i is below the elements of what it is the place in, and an index is compared with them
 #input index: array<u32>
 #output sources: array<atomic<u32>>

@@ -11,7 +11,7 @@
 const TILE: u32 = ${TILE}u;
 const QUARTERS: u32 = TILE / 4u;
 const DEPTH: u32 = 2048u / TILE;
-// So many k are summed before the sums are added to those in C: rounding errors grow with the length of a chain.
+// The length of a chain of sums before they are added to those in C: rounding errors grow with it.
 #if TILE == 32
 // Four groups share a slice.
 const CHAIN: u32 = 2048u;
@@ -25,7 +25,7 @@ const AT_ONCE: u32 = 512u / TILE;
 
 var<workgroup> tile: array<vec4<f32>, 1024>;
 
-// Where the vector `quarter` of the given k stands within that k.
+// The place of vector `quarter` within the given k.
 fn place(quarter: u32, k: u32) -> u32 {
 #if TILE == 128
     return quarter ^ ((k / 4u) * 2u);
@@ -34,7 +34,7 @@ fn place(quarter: u32, k: u32) -> u32 {
 #endif
 }
 
-// The same for operands of which k may not be contiguous: those are not turned around and stay in order.
+// The same for operands whose k may not be contiguous: those are not transposed and stay in order.
 fn place_of_a(quarter: u32, k: u32) -> u32 {
 #if TRANSPOSE_A
     return quarter;
@@ -51,7 +51,7 @@ fn place_of_b(quarter: u32, k: u32) -> u32 {
 #endif
 }
 
-// Stores four rows of a block along k from `k` on: they are turned around.
+// Stores four rows of a block along k from `k` on, transposed.
 fn store_along(base: u32, quarter: u32, k: u32, v0: vec4<f32>, v1: vec4<f32>, v2: vec4<f32>, v3: vec4<f32>) {
     let at = base + k * QUARTERS + place(quarter, k);
     tile[at] = vec4<f32>(v0.x, v1.x, v2.x, v3.x);

@@ -1,4 +1,4 @@
-        // The sums go to C; from the second time on they are added to what is there.
+        // Writes the sums to C; from the second time on they are added to it.
 #if TILE == 32
         workgroupBarrier();
         tile[4u * local] = r0;

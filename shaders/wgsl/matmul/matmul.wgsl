@@ -1,7 +1,7 @@
 // C = A B for a stack of matrices, in tiles; where `splits` is above 1, the sums over parts of k, one after another.
 //
-// Rows and columns outside of the matrices are those at their edge, read again: what comes of them is not stored. Only k
-// needs zeros, and only where its end is not that of a slice (EDGE). Without VECTORS rows of memory are of any length.
+// Loads of rows and columns outside of the matrices are clamped to the edge; their results are not stored. Only k needs
+// zeros, and only where its end is not that of a slice (EDGE). Without VECTORS rows of memory are of any length.
 #trusted rows and columns are clamped or guarded, k is guarded (EDGE) or ends with a slice; k grows
 #input a: array<ItemA>
 #input b: array<ItemB>
@@ -38,7 +38,7 @@ alias ItemA = One_${STORED_A};
 alias ItemB = One_${STORED_B};
 #endif
 
-// What stands at a place of A and of B: four elements with VECTORS, else one.
+// The elements at a place of A and of B: four with VECTORS, else one.
 fn at_a(at: u32) -> Item {
 #if VECTORS
     return load_${STORED_A}(a[at / 4u]);
@@ -55,7 +55,7 @@ fn at_b(at: u32) -> Item {
 #endif
 }
 
-// Four elements along k, of which `count` are there.
+// Four elements along k; without VECTORS those from `count` on are zeros.
 fn along_a(at: u32, count: u32) -> vec4<f32> {
 #if VECTORS
 #if EDGE
@@ -92,7 +92,7 @@ fn along_b(at: u32, count: u32) -> vec4<f32> {
 #endif
 }
 
-// Four elements of one k, the last of which is `last` places on or beyond; zeros where no k is left.
+// Four elements of one k; the last of them is `last` places on or beyond; zeros where no k is left.
 fn across_a(at: u32, left: u32, last: u32) -> vec4<f32> {
 #if VECTORS
 #if EDGE

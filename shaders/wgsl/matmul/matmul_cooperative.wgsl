@@ -7,8 +7,8 @@
 // neighbouring invocations load neighbouring fours. A line of a slice is eight elements longer than what it holds, so that
 // reads of eight lines do not meet in a bank.
 //
-// Rows and columns outside of the matrices are those at their edge, read again: what comes of them is not stored. Only k
-// needs zeros, where its end is not that of a slice (EDGE).
+// Loads of rows and columns outside of the matrices are clamped to the edge; their results are not stored. Only k needs
+// zeros, where its end is not that of a slice (EDGE).
 #cooperative blocks of 16 x 16 x 16, a workgroup is eight subgroups
 #trusted rows and columns are clamped or guarded, k is guarded (EDGE) or ends with a slice; k grows
 #input a: array<vec4<f16>>
@@ -81,7 +81,7 @@ fn four_of_b(at: u32, inside: bool) -> vec4<f16> {
     return b[at];
 }
 
-// What an invocation loads of a slice of A, from the k `k` on: four elements of lines that are STEP_A apart.
+// The elements that an invocation loads of a slice of A, from `k` on: four elements of lines that are STEP_A apart.
 fn load_a(base: u32, origin: u32, k: u32, number: u32, local: u32) -> vec4<f16> {
     let line = local / FOURS_A + number * STEP_A;
     let four = local % FOURS_A;
@@ -114,7 +114,7 @@ fn store_b(number: u32, local: u32, four: vec4<f16>) {
     tile_b[(local / FOURS_B + number * STEP_B) * LINE_B + local % FOURS_B] = four;
 }
 
-// Stores what of the block of a subgroup lies inside of C; its first element is that of `row` and `column`.
+// Stores the part of the block of a subgroup that is inside of C; its first element is at `row` and `column`.
 fn put_edge_block(base: u32, row: u32, column: u32, subgroup: u32, lane: u32) {
     workgroupBarrier();
     for (var i = lane; i < 256u; i += 32u) {
@@ -133,7 +133,7 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    // As `group_number` does; naga takes the result of a function for one that differs between invocations.
+    // The same as `group_number`, inline: naga treats the result of a function as one that differs between invocations.
     let number = group.y * groups.x + group.x;
     if number >= p.total {
         return;
@@ -192,8 +192,8 @@ fn main(
     var c32 = Sums();
     var c33 = Sums();
 #endif
-    // The loads of a slice stand between barriers with the products of the one before, which hide how long they take: drivers
-    // move loads towards their use where they can.
+    // The loads of a slice are between barriers, with the products of the slice before, which hide their latency:
+    // otherwise drivers move loads towards their use.
     for (var k = DEPTH; k < p.k; k += DEPTH) {
         let a0 = load_a(a_base, row_origin, k, 0u, local);
         let a1 = load_a(a_base, row_origin, k, 1u, local);
@@ -244,7 +244,7 @@ fn main(
         let at = base + row * p.n + column;
         let stride = p.n;
         let next = 16u * stride;
-        // naga wants operands of a store that are names.
+        // naga requires the operands of a store to be names.
         { let sums = c00; let to = &c[at]; coopStoreT(sums, to, stride); }
         { let sums = c01; let to = &c[at + 16u]; coopStoreT(sums, to, stride); }
         { let sums = c10; let to = &c[at + next]; coopStoreT(sums, to, stride); }

@@ -39,7 +39,7 @@ alias Item = f32;
 alias Stored = One_${STORED};
 #endif
 
-// What stands at a place of x: four elements with VECTORS, else one.
+// The elements at a place of x: four with VECTORS, else one.
 fn at_x(at: u32) -> Item {
 #if VECTORS
     return load_${STORED}(x[at / 4u]);
@@ -60,7 +60,7 @@ fn row_of(at: u32, last: u32) -> vec4<f32> {
 #endif
 }
 
-// Four elements of a vector, of which `count` are there.
+// Four elements of a vector; without VECTORS those from `count` on are zeros.
 fn elements(at: u32, count: u32) -> vec4<f32> {
 #if VECTORS
     return v[at / 4u];

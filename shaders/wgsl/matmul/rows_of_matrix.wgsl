@@ -1,6 +1,6 @@
-// The products of the rows of a matrix x with COUNT vectors v, at the speed of memory. Who includes this has buffers x, v and out,
-// parameters k, out_row, across and total, constants COUNT, LANES, VECTORS and STORED, and says for each batch what belongs to it:
-// `is_here`, `matrix_rows`, `vector_at`, `result_at`, `is_written`.
+// The products of the rows of a matrix x with COUNT vectors v, at the speed of memory. A source that includes this has
+// buffers x, v and out, parameters k, out_row, across and total, constants COUNT, LANES, VECTORS and STORED, and
+// defines for each batch `is_here`, `matrix_rows`, `vector_at`, `result_at` and `is_written`.
 //
 // LANES neighbouring invocations share four rows of x and all vectors; each sums every LANES-th vector of four elements.
 // Their sums are added through workgroup memory, first to eight for each result, then to one; where a whole workgroup shares
@@ -51,14 +51,14 @@ fn add(x0: Item, x1: Item, x2: Item, x3: Item, v: Item, sum: vec4<f32>) -> vec4<
 
 #if LANES == 256
 #if SUBGROUP
-// Which invocations share a subgroup is up to the device: only whole workgroups are added so.
+// Devices assign invocations to subgroups in any way: only whole workgroups are added like this.
 var<private> place_in_subgroup: u32;
 var<private> subgroup_number: u32;
 var<private> subgroups: u32;
 #endif
 #endif
 
-// Lays out what an invocation has summed for vector `number` of those that are finished together.
+// Stores the sum of an invocation for vector `number` of those that are finished together.
 fn keep(number: u32, sum: vec4<f32>, local: u32) {
 #if LANES == 256
 #if SUBGROUP
@@ -97,7 +97,7 @@ fn eight(at: u32) -> vec4<f32> {
     return low + ((sums[at + 4u] + sums[at + 5u]) + (sums[at + 6u] + sums[at + 7u]));
 }
 
-// Adds what stands in workgroup memory up to eight sums for each result. All invocations come along.
+// Folds the sums in workgroup memory to eight for each result. All invocations must call it.
 fn fold_to_eight(local: u32) {
     let each = local / 8u;
     if each < AT_ONCE * SLOTS {

@@ -1,4 +1,4 @@
-// The kernel of normalisations of long rows, from what is known of each.
+// The kernel of normalisations of long rows, from the statistics of each.
 #include common
 #include math
 #include precise

@@ -1,5 +1,5 @@
-// What is known of the parts of long rows, joined: center, what the mean is beyond it, the inverse of the deviation, the
-// greatest magnitude.
+// Joins the statistics of the parts of long rows: center, the difference of the mean from it, the inverse of the
+// deviation, the greatest magnitude.
 #trusted rows are guarded, i is below the number of parts; no part has a lower level than its row
 #input parts: array<vec4<f32>>
 #output out: array<vec4<f32>>

@@ -1,5 +1,5 @@
-// What normalisations have to know of parts of long rows: center, mean of the differences from it, sum of the squares of
-// the differences from the mean, all of scaled elements, and the greatest magnitude, of elements as they are.
+// The statistics of parts of long rows that normalisations need: center, mean of the differences from it, sum of the
+// squares of the differences from the mean, all of scaled elements, and the greatest magnitude, of unscaled elements.
 #trusted parts are below `total`, i is below the length of the part
 #input x: array<F>
 #output out: array<vec4<f32>>

@@ -2,9 +2,9 @@
 // rows.wgsl comes first; the parameters eps, large_eps, small_eps and small_back belong to this.
 
 struct Scale {
-    // 2^-90, 1 or 2^90: what elements are multiplied by.
+    // 2^-90, 1 or 2^90: the factor of elements.
     factor: f32,
-    // What results are multiplied by, and the mean of squares twice: 1, or 2^-90 where eps is not scaled.
+    // The factor of results, and twice of the mean of squares: 1, or 2^-90 where eps is not scaled.
     back: f32,
     // eps, scaled as the squares of the elements.
     eps: f32,

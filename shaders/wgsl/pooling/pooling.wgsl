@@ -1,4 +1,4 @@
-// What becomes of a window.
+// How a window is reduced.
 #if MAX
 // The order of numbers as that of integers, -0 below +0; every NaN is the greatest.
 const NOTHING: i32 = -2147483647;

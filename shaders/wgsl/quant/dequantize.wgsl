@@ -1,5 +1,5 @@
-// The elements that blocks stand for. Four invocations share a part: each writes four of its low and four of its high
-// elements, so that neighbours write neighbouring vectors.
+// The elements of blocks. Four invocations share a part: each writes four of its low and four of its high elements, so
+// that neighbours write neighbouring vectors.
 #trusted parts are guarded; the words of a part lie in its block, or in the vector that ends the last one
 #input blocks: array<vec4<u32>>
 #output out: array<vec4<f32>>

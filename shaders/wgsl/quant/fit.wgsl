@@ -19,8 +19,8 @@ fn top_of(x: vec4<f32>) -> u32 {
     return max(max(bits.x, bits.y), max(bits.z, bits.w));
 }
 
-// What elements of a block are multiplied by, so that neither overflow nor underflow meets the search: a power of two that
-// takes the largest magnitude to 2^29..2^30. Zero for a block that is not finite or below all steps.
+// The factor of the elements of a block, so that the search neither overflows nor underflows: a power of two that takes
+// the largest magnitude to 2^29..2^30. Zero for a block that is not finite or below all steps.
 fn lift_of(top: u32) -> f32 {
     let largest = min(top, bitcast<u32>(MOST));
     if top >= INFINITY_BITS || largest < bitcast<u32>(LEAST) {
@@ -34,7 +34,7 @@ fn lowering_of(lift: f32) -> f32 {
     return bitcast<f32>((254u << 23u) - bitcast<u32>(lift));
 }
 
-// Elements as the search takes them: those below 1 are beyond its reach.
+// Elements times the lift; those below 1 are beyond the reach of the search and are zero.
 fn lifted(x: vec4<f32>, lift: f32) -> vec4<f32> {
     if lift == 0.0 {
         return vec4<f32>(0.0);

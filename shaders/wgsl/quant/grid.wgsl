@@ -1,6 +1,7 @@
-// The numbers that integers of a symmetric format stand for, in units of the scale: `Grid` of kiln-ir.
+// The numbers of the integers of a symmetric format, in units of the scale: `Grid` of kiln-ir.
 //
-// END is what the element of largest magnitude is taken to at first, less its sign, SPACING by how much trials differ in that.
+// END is the number that the element of largest magnitude is scaled to at first, without its sign, SPACING the distance
+// between trials of it.
 #if FORMAT == Q3_K
 const END: f32 = 4.0;
 #include grid_whole

@@ -5,7 +5,7 @@ const ZERO: f32 = 0.0;
 const BIAS: i32 = 0;
 const FLIPPED: u32 = 0u;
 
-// A part is a row of 32 elements, of which four share bytes.
+// A part is a row of 32 elements; four rows share bytes.
 fn place(part: u32) -> u32 {
     return 32u * part;
 }

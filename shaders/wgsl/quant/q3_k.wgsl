@@ -5,7 +5,7 @@ const ZERO: f32 = 4.0;
 const BIAS: i32 = 4;
 const FLIPPED: u32 = 0u;
 
-// A part is a row of 32 elements, of which four share bytes of low bits and eight bytes of third bits.
+// A part is a row of 32 elements; four rows share bytes of low bits and eight share bytes of third bits.
 fn place(part: u32) -> u32 {
     return 32u * part;
 }

@@ -1,4 +1,4 @@
-// Blocks of 18 bytes lie in five words, of which a block of even number fills the first, one of odd number the last.
+// Blocks of 18 bytes are in five words: a block of even number fills the first of them, one of odd number the last.
 struct Raw {
     words: vec4<u32>,
     last: u32,

@@ -16,6 +16,6 @@ fn raw_of(block: u32, part: u32) -> Raw {
 
 fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     let units = unpack2x16float(raw.units);
-    // What is added is less than nothing taken away.
+    // The offset is added, where `Part` subtracts its least.
     return Part(low_nibbles(raw.q), high_nibbles(raw.q), vec4<f32>(units.x, -units.y, units.x, -units.y));
 }

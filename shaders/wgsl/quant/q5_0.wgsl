@@ -4,7 +4,7 @@ const ZERO: f32 = 16.0;
 const BIAS: i32 = 16;
 const FLIPPED: u32 = 0u;
 
-// A block lies in six words, of which one of even number fills the first, one of odd number the last.
+// A block is in six words: one of even number fills the first of them, one of odd number the last.
 struct Raw {
     first: vec2<u32>,
     rest: vec4<u32>,

@@ -20,6 +20,6 @@ fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     let units = unpack2x16float(raw.units);
     let low = low_nibbles(raw.q) | fifth_bits(raw.fifth);
     let high = high_nibbles(raw.q) | fifth_bits(raw.fifth >> 16u);
-    // What is added is less than nothing taken away.
+    // The offset is added, where `Part` subtracts its least.
     return Part(low, high, vec4<f32>(units.x, -units.y, units.x, -units.y));
 }

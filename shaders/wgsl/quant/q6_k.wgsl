@@ -23,7 +23,7 @@ fn four_words(at: u32) -> vec4<u32> {
     return vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
 }
 
-// The byte at which the scale of the low sixteen stands; that of the high ones stands four after it.
+// The byte of the scale of the low sixteen; that of the high ones is four bytes after it.
 fn scale_at(block: u32, part: u32) -> u32 {
     return 210u * block + 192u + 8u * (part / 4u) + part % 4u;
 }

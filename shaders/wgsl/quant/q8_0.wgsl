@@ -9,7 +9,7 @@ fn place(part: u32) -> u32 {
     return 0u;
 }
 
-// The scale and the integers lie in nine words, of which a block of even number fills the first, one of odd number the
+// The scale and the integers are in nine words: a block of even number fills the first of them, one of odd number the
 // last.
 struct Raw {
     first: vec4<u32>,

@@ -48,8 +48,8 @@ fn main(
     let first_row = (number % p.down) * 16u * TALL;
     let first_column = (number / p.down) * 64u;
     let vectors = p.k_blocks * (LEN / 4u);
-    // What this invocation lays out: vector `i` of a row of w and of every 64th row of x, loaded one step ahead. Rows beyond
-    // the last are the last again, and their results are not written.
+    // The vectors that this invocation stores: vector `i` of a row of w and of every 64th row of x, loaded one step
+    // ahead. Rows beyond the last are clamped to it, and their results are not written.
     let slot = local / 4u;
     let i = local % 4u;
     let w_begin = min(first_column + slot, p.n - 1u) * p.k_blocks;

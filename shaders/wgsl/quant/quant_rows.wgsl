@@ -1,14 +1,14 @@
-// The products of ROWS rows of x with rows of quantised weights, at the speed of memory. Who includes this has buffers x, blocks
-// and out, parameters n, k_blocks, out_row, out_first, down and total, constants FORMAT, ROWS and LANES, and says for tiles of ROWS
-// rows which there are: `is_here`, `row_of_x`, `weight_rows`, `is_written`.
+// The products of ROWS rows of x with rows of quantised weights, at the speed of memory. A source that includes this
+// has buffers x, blocks and out, parameters n, k_blocks, out_row, out_first, down and total, constants FORMAT, ROWS and
+// LANES, and defines for tiles of ROWS rows `is_here`, `row_of_x`, `weight_rows` and `is_written`.
 //
 // LANES neighbouring invocations share four rows of w; each takes every LANES-th part of them, so that what is read of x
-// serves four rows, and every element of w serves ROWS rows of x. x is laid into workgroup memory a piece at a time.
+// serves four rows, and every element of w serves ROWS rows of x. Pieces of x are copied to workgroup memory one at a time.
 //
 // One row of x is laid out as integers of 16 bits with a scale for each sixteen elements, in two bytes, which are multiplied
-// with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements of which one is not
-// finite, or that are tiny, have no scale: it is NaN then, and so are the sums of every lane that meets it. Such a lane
-// starts over with the elements themselves.
+// with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements that are tiny, or
+// not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
+// products with the elements themselves.
 
 const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;
@@ -133,7 +133,7 @@ fn total(bytes: vec4<u32>) -> i32 {
         + (dot4I8Packed(bytes.z, ones) + dot4I8Packed(bytes.w, ones));
 }
 
-// Lays out up to 1024 vectors of the row of x from vector `first` on, `size` of which belong to it.
+// Stores up to 1024 vectors of the row of x from vector `first` on as integers; `size` of them are in the row.
 fn lay_out(first: u32, size: u32, local: u32) {
     workgroupBarrier();
     let within = 4u * local;
@@ -146,7 +146,7 @@ fn lay_out(first: u32, size: u32, local: u32) {
         let most = max(max(m.x, m.y), max(m.z, m.w));
         // Zeros, or from 2^-90 to 2^126, beyond which WGSL promises nothing of quotients.
         let fits = most == 0u || (most >= 0x12800000u && most <= 0x7e800000u);
-        // The largest integer of which both bytes have a sign.
+        // The largest integer whose bytes both have a sign.
         let over = select(32639.0 / bitcast<f32>(most), 0.0, most == 0u);
         let ia = rounded(a, over);
         let ib = rounded(b, over);
@@ -163,7 +163,7 @@ fn lay_out(first: u32, size: u32, local: u32) {
     workgroupBarrier();
 }
 
-// What sixteen integers of w meet of x.
+// The integers of x that sixteen integers of w are multiplied with.
 struct Facing {
     high: vec4<u32>,
     low: vec4<u32>,
@@ -195,7 +195,7 @@ fn part_product(w: Part, low: Facing, high: Facing) -> f32 {
     return met(w.low, low, w.steps.x, w.steps.y) + met(w.high, high, w.steps.z, w.steps.w);
 }
 
-// The parts of four rows of w that meet the same of x, as they are read.
+// The parts of four rows of w that are multiplied with the same elements of x, as they are read.
 struct Four {
     a: Raw,
     b: Raw,

@@ -36,11 +36,11 @@ const VECTORS: u32 = 64u / SUBS;
 
 var<workgroup> tile: array<vec4<f32>, 128>;
 var<workgroup> tops: array<atomic<u32>, 2>;
-// What each trial came to: the bits of its error, the scale and the minimum.
+// The result of each trial: the bits of its error, the scale and the minimum.
 var<workgroup> errors: array<u32, 256>;
 var<workgroup> scales: array<f32, 256>;
 var<workgroup> minima: array<f32, 256>;
-// What was chosen for each sub-block: scale and minimum, then their codes.
+// The choice for each sub-block: scale and minimum, then their codes.
 var<workgroup> chosen: array<vec2<f32>, 16>;
 // The units of both kinds of codes of each block, as f16.
 var<workgroup> unit_words: array<u32, 2>;

@@ -21,10 +21,10 @@ const PAIR: u32 = 2u * WORDS - u32(ENDS_IN_HALF);
 
 var<workgroup> tile: array<vec4<f32>, 64>;
 var<workgroup> top: atomic<u32>;
-// What each trial came to: the bits of its error and the scale.
+// The result of each trial: the bits of its error and the scale.
 var<workgroup> errors: array<u32, 256>;
 var<workgroup> scales: array<f32, 256>;
-// What was chosen for each sub-block: the scale, then its code.
+// The choice for each sub-block: the scale, then its code.
 var<workgroup> chosen: array<f32, 16>;
 var<workgroup> block_words: array<u32, 2u * WORDS>;
 

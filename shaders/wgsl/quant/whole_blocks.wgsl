@@ -1,8 +1,8 @@
-// Sixteen blocks of 32 elements a workgroup, with sixteen invocations each, and how their halves of words are put together.
+// Sixteen blocks of 32 elements a workgroup, with sixteen invocations each, and the assembly of their half words.
 
 var<workgroup> tile: array<vec4<f32>, 128>;
 var<workgroup> tops: array<atomic<u32>, 16>;
-// What each trial came to: the bits of its error.
+// The result of each trial: the bits of its error.
 var<workgroup> errors: array<u32, 256>;
 // The integers of four elements a word.
 var<workgroup> integer_words: array<u32, 128>;

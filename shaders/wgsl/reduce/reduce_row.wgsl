@@ -15,7 +15,7 @@ alias R = u32;
 
 #include team
 
-// What stands at place i of a row that begins at `first`, counted in E.
+// The element at place i of a row that begins at `first`, counted in E.
 fn at(first: u32, i: u32) -> A {
 #if FROM
     return x[first + i];
@@ -33,7 +33,7 @@ fn at(first: u32, i: u32) -> A {
 #endif
 }
 
-// The same where the last vector may not belong to the row as a whole.
+// The same where the last vector may cross the end of the row.
 fn at_end(first: u32, i: u32) -> A {
 #if WIDTH == 4
     let left = p.n - 4u * i;
@@ -55,7 +55,7 @@ fn at_end(first: u32, i: u32) -> A {
     let row = unit / p.parts;
     let start = (unit % p.parts) * p.span;
     let end = select(0u, min(start + p.span, p.vectors), unit < total);
-    // Vectors that belong to the row as a whole.
+    // Vectors that are in the row as a whole.
 #if WIDTH == 4
     let whole = min(end, p.n / 4u);
 #else

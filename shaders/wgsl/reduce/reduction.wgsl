@@ -1,5 +1,5 @@
-// A reduction: what an element becomes (A, for WIDTH elements at once), how two of those are joined, and what the last
-// one means. S is the A of one element.
+// A reduction: the state of an element (A, for WIDTH elements at once), how two states are joined, and the result of
+// the last one. S is the A of one element.
 #include math
 #include precise
 
@@ -32,7 +32,7 @@ fn number_of(risen: U, key: U) -> U {
     return select(b, U(NAN_BITS), key == U(0xffffffffu));
 }
 
-// A row is a reduction: the file of its state, what an element becomes, and what the last state means.
+// A row of this table is a reduction: the file of its state, the state of an element, and the result of the last state.
 #if REDUCTION == REDUCE_SUM
 #include state_sum
 fn element(x: F, position: U) -> A { return x; }

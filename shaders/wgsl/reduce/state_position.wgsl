@@ -20,7 +20,7 @@ fn joined(a: A, b: A) -> A {
     return A(select(a.key, b.key, second), select(a.position, b.position, second));
 }
 fn lane(a: A, i: u32) -> S { return S(a.key[i], a.position[i]); }
-// a where it is there, elsewhere nothing.
+// a where there is an element, the neutral state elsewhere.
 fn only(a: A, there: vec4<bool>) -> A {
     let none = nothing();
     return A(select(none.key, a.key, there), select(none.position, a.position, there));

@@ -17,7 +17,7 @@ struct A {
 }
 fn joined(a: A, b: A) -> A { return A(a.plain + b.plain, a.large + b.large, a.small + b.small); }
 fn lane(a: A, i: u32) -> S { return S(a.plain[i], a.large[i], a.small[i]); }
-// a where it is there, elsewhere nothing.
+// a where there is an element, the neutral state elsewhere.
 fn only(a: A, there: vec4<bool>) -> A {
     let zero = F(0.0);
     return A(select(zero, a.plain, there), select(zero, a.large, there), select(zero, a.small, there));

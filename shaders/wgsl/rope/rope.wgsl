@@ -85,8 +85,8 @@ fn powered(angle: vec2<u32>, i: u32, bit: u32, high: u32, low: u32) -> vec2<u32>
 }
 
 #if FACTORS
-// An angle divided by a number, by long division by its significand in digits of 8 bits, of which 24 are zeros that follow the
-// angle. Whole turns are dropped.
+// An angle divided by a number: long division by its significand in digits of 8 bits, after 24 zero bits are appended
+// to the angle. Whole turns are dropped.
 fn divided(angle: vec2<u32>, by: f32) -> vec2<u32> {
     let bits = bitcast<u32>(by);
     let significand = (bits & 0x7fffffu) | 0x800000u;
@@ -189,7 +189,7 @@ fn main(
 #if FACTORS
     let factor = factors[min(number_of_pair, p.rotated - 1u)];
     angle = divided(angle, factor);
-    // What is no positive normal number gives NaN.
+    // Anything but a positive normal number gives NaN.
     let normal = bitcast<u32>(factor) - 0x800000u < 0x7f000000u;
     magnitude = bitcast<f32>(select(0x7fc00000u, bitcast<u32>(magnitude), normal));
 #endif

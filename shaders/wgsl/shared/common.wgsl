@@ -1,4 +1,4 @@
-// What most kernels need.
+// Functions that most kernels need.
 
 const INFINITY_BITS: u32 = 0x7f800000u;
 const NAN_BITS: u32 = 0x7fc00000u;

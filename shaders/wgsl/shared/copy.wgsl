@@ -1,4 +1,4 @@
-// out = x: what reads every byte once, writes it once and computes nothing.
+// out = x: the fastest pass that reads every byte once and writes it once.
 #trusted i is below the number of vectors
 #input x: array<vec4<u32>>
 #output out: array<vec4<u32>>

@@ -54,12 +54,14 @@ fn upper(x: V) -> V {
     return bitcast<V>(bits(x) & Bits(0xfffff000u));
 }
 
-// x, which is a multiple of 1 / scale below 2^31 / scale or is cut to one, kept from being mixed with what follows.
+// x, which is a multiple of 1 / scale below 2^31 / scale or is truncated to one, converted to an integer and back so
+// that compilers cannot merge it with later arithmetic.
 fn held(x: V, scale: f32) -> V {
     return V(vec4<i32>(x * scale)) * (1.0 / scale);
 }
 
-// x, by way of its bits. That they change where x is not finite no compiler can know to be without meaning.
+// x, by way of its bits. These change where x is not finite, so a compiler can neither remove the conversion nor merge
+// x with later arithmetic.
 fn kept(x: V) -> V {
     return bitcast<V>(bits(x) ^ select(Bits(1u), Bits(0u), finite(x)));
 }

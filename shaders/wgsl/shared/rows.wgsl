@@ -84,7 +84,7 @@ fn tree_max(local: u32, own: u32) -> u32 {
 }
 
 #if SUBGROUP
-// Which invocations share a subgroup is up to the device: only whole subgroups are joined.
+// Devices assign invocations to subgroups in any way: only whole subgroups are joined.
 var<private> place_in_subgroup: u32;
 var<private> subgroup_number: u32;
 var<private> subgroups: u32;

@@ -1,5 +1,5 @@
-// What the members of a team have, joined and known to all of them: TEAM invocations next to one another. `S`, `join` and
-// `subgroup_joined` are those of the reduction. All invocations of a workgroup must come along.
+// Joins the values of the members of a team, TEAM invocations next to one another, and gives all of them the result.
+// `S`, `join` and `subgroup_joined` are those of the reduction. All invocations of a workgroup must call it.
 
 var<workgroup> cells: array<S, ${WORKGROUP}>;
 
@@ -16,7 +16,7 @@ fn tree(local: u32, own: S) -> S {
 }
 
 #if SUBGROUP
-// Which invocations share a subgroup is up to the device: only whole subgroups are joined.
+// Devices assign invocations to subgroups in any way: only whole subgroups are joined.
 var<private> place_in_subgroup: u32;
 var<private> subgroup_number: u32;
 var<private> subgroups: u32;

@@ -13,8 +13,8 @@ fn lifted_exp(x: F) -> F {
 
 const LOWER: f32 = 5.960464477539063e-8;
 
-// What a row has in common: its greatest element m, and 1 / sum of the lifted exponentials, or the logarithm of the sum of
-// those as they are.
+// The values that the elements of a row share: its greatest element m, and 1 / sum of the lifted exponentials, or the
+// logarithm of the sum of the exponentials.
 struct Common {
     greatest: f32,
     rest: f32,

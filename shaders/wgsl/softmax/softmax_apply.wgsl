@@ -1,4 +1,4 @@
-// For parts of long rows: the results, from what the row has in common.
+// For parts of long rows: the results, from the shared values of the row.
 #trusted parts are below `total`, i is below the length of the row
 #input x: array<F>
 #input row_commons: array<vec2<f32>>

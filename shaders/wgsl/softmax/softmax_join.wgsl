@@ -1,4 +1,4 @@
-// For long rows: what the parts of one have in common.
+// For long rows: the shared values of a row, from its parts.
 #trusted rows are guarded, i is below the number of parts
 #input parts: array<vec2<u32>>
 #output out: array<vec2<f32>>

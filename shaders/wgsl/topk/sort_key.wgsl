@@ -1,5 +1,5 @@
-// The key of an element: for top-k of a number, of which NaN has the largest; with SORTED of any element, in ascending or descending
-// order, and the least for NaN, which comes last.
+// The key of an element: for top-k of a number, NaN having the largest; with SORTED of any element, in ascending or
+// descending order, and the least for NaN, which comes last.
 #if SORTED
 #if STORED == f32
 #include float_order

@@ -1,5 +1,5 @@
-// Groups of at most 2048 candidates sorted whole: short rows, several to a workgroup, of which with LAST the k greatest are
-// written; or runs of long rows, whose candidates are written as keys and positions.
+// Groups of at most 2048 candidates sorted whole: short rows, several to a workgroup, and with LAST only their k
+// greatest are written; or runs of long rows, whose candidates are written as keys and positions.
 #input x: array<u32>
 #output values: array<u32>
 #output indices: array<u32>

@@ -29,7 +29,7 @@ pub(super) struct Cache {
     pub(super) shared_by: usize,
 }
 
-/// A way to run operations: there, or the reason why not.
+/// A backend: present, or the reason why it is not.
 #[derive(Debug, Serialize)]
 pub(super) struct Backend {
     pub(super) name: String,
@@ -44,7 +44,7 @@ impl Machine {
         format!("{}{of} thread{}", self.threads, if self.threads == 1 && of.is_empty() { "" } else { "s" })
     }
 
-    /// The caches: `L1 32 KiB, L2 1 MiB, L3 32 MiB shared by 8`; empty where the system does not tell.
+    /// The caches: `L1 32 KiB, L2 1 MiB, L3 32 MiB shared by 8`; empty where the system does not report them.
     pub(super) fn caches(&self) -> String {
         let cache = |c: &Cache| {
             let size = if c.kib >= 1024 && c.kib.is_multiple_of(1024) {
@@ -59,7 +59,7 @@ impl Machine {
     }
 }
 
-/// Looks at the machine.
+/// Finds the processor, the caches and the backends.
 pub(super) fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
@@ -105,7 +105,7 @@ fn range_length(text: &str) -> usize {
     }
 }
 
-/// Every backend that kiln knows, there or not.
+/// Every backend that kiln knows, present or not.
 pub(super) fn backends() -> Vec<Backend> {
     let mut backends: Vec<Backend> = Isa::ALL
         .iter()
@@ -136,7 +136,7 @@ fn devices() -> Vec<Backend> {
     }
 }
 
-/// What tables call a device of CUDA.
+/// The name of a device of CUDA in tables.
 pub(super) fn cuda_name(info: &DeviceInfo) -> String {
     format!("cuda {}", info.ordinal)
 }
@@ -162,7 +162,7 @@ fn gpus() -> Vec<Backend> {
     all.iter().map(backend).collect()
 }
 
-/// The adapters to use: the one that the environment names, or else all that are no software.
+/// The adapters to use: the one that the environment names, or else all that are not software.
 pub(super) fn adapters() -> Vec<AdapterInfo> {
     if std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty()) {
         return GpuDevice::find(&AdapterChoice::Best).into_iter().collect();

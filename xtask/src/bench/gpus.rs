@@ -15,7 +15,7 @@ use super::measure::Point;
 use super::operations::{ALL, Ceiling, Input, Measured};
 use crate::Result;
 
-/// What was measured on the adapters of this machine.
+/// The measurements of the adapters of this machine.
 #[derive(Debug, Serialize)]
 pub(super) struct Gpus {
     /// In the order of what was measured on each.
@@ -46,11 +46,11 @@ pub(super) struct Series {
 /// One operation on one adapter.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct OnAdapter {
-    /// Operands and results stay on the device: a submission, and waiting for it.
+    /// Operands and results stay in device memory: a submission, and waiting for it.
     pub(super) resident: Vec<Point>,
-    /// Operands are sent, and results are read.
+    /// Operands are uploaded, and results are downloaded.
     pub(super) host: Vec<Point>,
-    /// What a copy within the memory of the device allows that touches as many bytes and is waited for, too.
+    /// The rate of a copy within the memory of the device that touches as many bytes and is waited for, too.
     pub(super) copy: Vec<Point>,
     pub(super) resident_pays: Pays,
     pub(super) host_pays: Pays,
@@ -77,7 +77,7 @@ impl Pays {
         sizes.sort_unstable();
         sizes.dedup();
         let at = |points: &[Point], size| points.iter().find(|p| p.size == size).map(|p| p.seconds);
-        // The logarithm of how many times longer the adapter takes; what is missing was too slow.
+        // The logarithm of how many times longer the adapter takes; infinite where it was too slow to be measured.
         let losses: Vec<f64> = sizes
             .iter()
             .map(|&size| match (at(cpu, size), at(gpu, size)) {
@@ -101,10 +101,10 @@ impl Pays {
     }
 }
 
-/// Something on a device that can be done again and again; each time it is waited for.
+/// An operation on a device that can be repeated; each time it is waited for.
 type Again = RefCell<Box<dyn FnMut() -> kiln_ir::Result<()>>>;
 
-/// An operation on an adapter, ready to be timed, and the copy that it is held against.
+/// An operation on an adapter, ready to be timed, and the copy that it is compared with.
 struct Ready {
     operation: Again,
     copy: Again,
@@ -112,13 +112,13 @@ struct Ready {
 
 /// An open adapter, or an open device of CUDA.
 trait Open {
-    /// Sends the operands, and what a copy copies.
+    /// Uploads the operands, and the source of the copy.
     fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_ir::Result<Ready>;
 
     /// Runs an operation from host to host.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_ir::Result<()>;
 
-    /// Gives memory that is not in use back.
+    /// Releases memory that is not in use.
     fn trim(&self);
 }
 
@@ -158,7 +158,7 @@ open! {
     OpenCuda: CudaDevice, CudaBackend, kiln_cuda::device_copy::DeviceCopy;
 }
 
-/// What a copy copies to touch as many bytes as an operation.
+/// The lengths of copies that touch as many bytes as an operation.
 fn copied(op: &Op, types: &[kiln_ir::TensorType]) -> kiln_ir::Result<Vec<f32>> {
     let few = kiln_benches::random(1 << 16, -1.0, 1.0, 7);
     let half = (op.cost(types)?.bytes() / 8).max(1) as usize;
@@ -175,7 +175,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Resident, Way::Host, Way::Copy];
 
-/// A way that would take longer than this for one call is left out at larger sizes.
+/// A variant that would take longer than this for one call is left out at larger sizes.
 fn patience(quick: bool) -> f64 {
     if quick { 0.015 } else { 0.4 }
 }
@@ -262,7 +262,7 @@ impl Bench {
             .collect();
         let mut cpu: Vec<Point> = Vec::new();
         let mut adapters: Vec<OnAdapter> = self.open.iter().map(|_| OnAdapter::default()).collect();
-        // Work and seconds of everyone at the size before.
+        // Work and seconds of every contender at the size before.
         let mut before: Vec<Option<(f64, f64)>> = vec![None; everyone.len()];
         for size in measured.sizes(self.quick) {
             let (op, types) = (measured.problem)(size)?;

@@ -32,7 +32,7 @@ pub(super) struct Series {
     pub(super) shape: &'static str,
     pub(super) unit: &'static str,
     pub(super) variants: Vec<Variant>,
-    /// What the machine allows one thread, and all threads, of the best instruction set.
+    /// The limits of the machine for one thread and for all threads, of the best instruction set.
     pub(super) limits: Vec<Curve>,
 }
 
@@ -81,25 +81,26 @@ struct Bench {
     limits: Vec<Limits>,
 }
 
-/// Passes over the memory that an operation uses, to be held against it.
+/// Passes over the memory that an operation uses, to be compared with it.
 ///
-/// Where a problem exceeds the nearer caches, the passes go over the very arrays of the operation: arrays of their own
-/// would be found further away, since all instruction sets take turns on the same operands, and pages of their own may
-/// be of another kind.
+/// Where a problem exceeds the nearer caches, the passes run over the arrays of the operation itself: other arrays
+/// would be in further caches, since all instruction sets take turns on the same operands, and other pages may be of
+/// another kind.
 struct Passes<'a> {
     /// The ways to make the pass: the limit is that of the fastest.
     kinds: Vec<Pass>,
     /// Bytes that a pass touches.
     bytes: usize,
-    /// What is read where the operands of the operation are: all of them for [`Pass::Read`], else one or two.
+    /// The arrays that a pass reads where the operands of the operation are: all of them for [`Pass::Read`], else one
+    /// or two.
     operands: Vec<&'a [f32]>,
-    /// Stands in for operands that are short or of another type, and for results of another length.
+    /// Replaces operands that are short or of another type, and results of another length.
     own: [RefCell<Array>; 3],
     /// Whether the first result of the operation can be written to.
     into_result: bool,
 }
 
-/// Problems of fewer bytes are in a near cache wherever they lie.
+/// Problems of fewer bytes are in a near cache whatever their arrays.
 const NEAR: usize = 1 << 20;
 
 impl<'a> Passes<'a> {
@@ -193,7 +194,7 @@ pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<(Vec<Limi
     Ok((limits, series))
 }
 
-/// What people call a variant.
+/// The name of a variant for readers.
 pub(super) fn variant_name(isa: &str, threads: usize) -> String {
     if threads == 1 { isa.to_owned() } else { format!("{isa} × {threads}") }
 }
@@ -249,7 +250,7 @@ impl Bench {
                     let _ = simd.run_into(op, operands, &mut outputs);
                 }));
             }
-            // The memory's limit takes turns with what it limits.
+            // The limit of memory is measured in turns with the operation.
             for &simd in &self.ceilings {
                 runs.extend(passes.kinds.iter().map(|&pass| passes.run(simd, pass)));
             }
@@ -261,7 +262,7 @@ impl Bench {
                 let rate = work / timing.seconds * 1e-9;
                 variants[v].points.push(Point { size, rate, seconds: timing.seconds, certain: timing.is_certain() });
             }
-            // What one thread reaches is within reach of all of them: short work is not spread.
+            // The rate of one thread is within reach of all of them: short work runs on one thread.
             let mut least = 0.0f64;
             for (i, curve) in curves.iter_mut().enumerate() {
                 let limit = match measured.ceiling {

@@ -57,19 +57,20 @@ pub(crate) struct Arguments {
     /// Also write the page of figures from this run; docs/measurements.md if no file is named.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/measurements.md")]
     write_docs: Option<PathBuf>,
-    /// What `cargo bench -p kiln-benches ... -- --json` printed, for the peers' part of that page; one file or several.
+    /// The output of `cargo bench -p kiln-benches ... -- --json`, for the part of that page about peers; one file or
+    /// several.
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "write_docs")]
     peers: Vec<PathBuf>,
 }
 
 impl Arguments {
-    /// Whether an operation is asked for.
+    /// Whether to measure an operation.
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str()))
     }
 }
 
-/// Everything that a run found out.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
@@ -95,7 +96,7 @@ struct Report {
 /// Runs all steps.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let start = Instant::now();
-    // What the user named is looked at before minutes are spent.
+    // Names of the user are checked before minutes are spent.
     if !arguments.only.is_empty() && !names().iter().any(|name| arguments.wants(name)) {
         let all = names().into_iter().collect::<Vec<_>>().join("; ");
         return Err(format!("no operation is called {}; there are {all}", arguments.only.join(" or ")).into());
@@ -108,8 +109,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     report::table::heading("What is here");
     report::table::machine(&machine, &backends);
 
-    // Those that the calibration finds by itself, or the one that the environment names: it stays out of the profile by which
-    // every other program decides.
+    // The adapters that the calibration finds by itself, or the one that the environment names: such a calibration
+    // stays out of the profile by which other programs decide.
     let named = find::adapters().into_iter().filter(|adapter| adapter.kind == kiln_wgpu::AdapterKind::Software);
     let choices: Vec<_> = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.label)).collect();
     let builder = match choices.is_empty() {
@@ -173,7 +174,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     report::table::heading("Done");
     println!("  {:.0} s; the report is {}", report.seconds, html.display());
     if let Some(path) = &arguments.write_docs {
-        crate::write(path, report::docs::page(&report, &peers)?)?;
+        let earlier = if path.exists() { std::fs::read_to_string(path)? } else { String::new() };
+        let page = report::docs::page(&report, &peers)?;
+        crate::write(path, page + report::docs::other_machines(&earlier))?;
         println!("  wrote {}", path.display());
     }
     let broken: usize = report.accuracy.iter().map(|row| row.failures).sum();
@@ -190,7 +193,7 @@ fn names() -> BTreeSet<&'static str> {
     verified.into_iter().chain(operations::ALL.iter().map(|measured| measured.name)).collect()
 }
 
-/// The command line as a person would type it for the same figures: without the places of files on this machine.
+/// The command line as a person would type it for the same figures: without paths of this machine.
 fn command(arguments: &Arguments) -> String {
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut words = vec!["cargo xtask bench".to_owned()];
@@ -206,7 +209,7 @@ fn command(arguments: &Arguments) -> String {
     words.join(" ")
 }
 
-/// A bar for `total` steps; silent where nobody looks, as indicatif decides by the terminal.
+/// A bar for `total` steps; hidden unless the output is a terminal, as indicatif decides.
 fn bar(total: usize) -> ProgressBar {
     let bar = ProgressBar::new(total as u64);
     if let Ok(style) = ProgressStyle::with_template("  {bar:40} {pos:>5}/{len:<5} {eta:>4} left  {msg}") {

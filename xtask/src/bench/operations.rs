@@ -1,4 +1,4 @@
-//! The operations that are measured: each with its sizes, and the limit that it is held against.
+//! The operations that are measured: each with its sizes and its limit.
 
 use kiln_benches::Array;
 use kiln_ir::op::{
@@ -8,7 +8,7 @@ use kiln_ir::op::{
 use kiln_ir::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
 use kiln_simd::limits::Pass;
 
-/// What bounds an operation.
+/// The limit of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ceiling {
     /// Arithmetic: rates are in GFLOP/s.

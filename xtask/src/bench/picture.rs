@@ -42,7 +42,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads an image of the user's, or the one that is shipped, which is part of the program and laid into `out`.
+    /// Reads an image of the user, or the shipped one, which is part of the program and is written to `out`.
     pub(super) fn open(path: Option<&Path>, out: &Path) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn run(engine: &Engine, source: &Source) -> Result<Filtered> {
     times.sort_by(f64::total_cmp);
     let mut colour = filter::decode(path)?.to_rgb8();
     if colour.width() > 1024 {
-        // The page shows it no larger.
+        // The page shows it at this size or smaller.
         let height = (1024.0 * f64::from(colour.height()) / f64::from(colour.width())).round().max(1.0) as u32;
         colour = image::imageops::thumbnail(&colour, 1024, height);
     }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_picture_that_would_fill_the_memory_is_an_error() {
         let path = std::env::temp_dir().join(format!("kiln-large-{}.png", std::process::id()));
-        // The header of a grey picture of 20 000 x 20 000 pixels, and no pixels.
+        // The header of a grey image of 20 000 x 20 000 pixels, and no pixels.
         let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x4e\x20\0\0\x4e\x20\x08\0\0\0\0".to_vec();
         let crc = bytes[12..].iter().fold(!0u32, |crc, &byte| {
             (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::operations::{ALL, Measured};
 use crate::Result;
 
-/// What a calibration did.
+/// The result of a calibration.
 #[derive(Debug, Serialize)]
 pub(super) struct Calibration {
     pub(super) measurements: usize,
@@ -63,18 +63,18 @@ pub(super) struct PolicyRow {
 #[derive(Debug, Serialize)]
 pub(super) struct ProblemRow {
     pub(super) problem: String,
-    /// Position of the place that the router chose, and of the fastest.
+    /// Position of the place that the router chose, and of the fastest one.
     pub(super) chosen: usize,
     pub(super) best: usize,
     pub(super) regret: f64,
     pub(super) held_out: bool,
-    /// Measured seconds on each place; none in the JSON where a place was not worth waiting for.
+    /// Measured seconds on each place; `null` in the JSON where a place was too slow to wait for.
     pub(super) seconds: Vec<f64>,
     /// Predicted seconds on each place.
     pub(super) predicted: Vec<f64>,
 }
 
-/// Where one operation goes, over sizes.
+/// The backend of one operation over sizes.
 #[derive(Debug, Serialize)]
 pub(super) struct MapRow {
     pub(super) operation: &'static str,
@@ -89,7 +89,7 @@ impl Routing {
         &self.measured[..count.min(self.measured.len())]
     }
 
-    /// What to say of the problems left out; empty if all took part.
+    /// A sentence about the problems left out; empty if all took part.
     pub(super) fn left_out(&self) -> String {
         let Some(worst) = self.disturbed.iter().map(|row| row.regret).max_by(f64::total_cmp) else {
             return String::new();
@@ -126,14 +126,14 @@ fn followed<T>(work: impl FnOnce(&mut dyn FnMut(Progress<'_>)) -> kiln::Result<T
     Ok(result?)
 }
 
-/// Measures the constants that decide.
+/// Measures the constants of the router.
 pub(super) fn calibrate(engine: &mut Engine, quick: bool) -> Result<Calibration> {
     let report = followed(|progress| engine.calibrate(effort(quick), progress))?;
     println!("  {report}");
     Ok(Calibration { measurements: report.measurements, classes: report.classes, seconds: report.took.as_secs_f64() })
 }
 
-/// Measures what the decisions cost against the best place, and maps the decisions.
+/// Measures the regret of the decisions against the best place, and maps the decisions.
 pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
     let problems = kiln::grid::evaluation()?;
     let report = followed(|progress| kiln::regret::evaluate(engine, &problems, effort(quick), progress))?;

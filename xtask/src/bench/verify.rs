@@ -10,7 +10,7 @@ use kiln_simd::{Isa, Operations, Simd};
 use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use serde::Serialize;
 
-/// What was seen of one operation on one backend.
+/// The result of one operation on one backend.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) op: &'static str,
@@ -59,7 +59,7 @@ pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
             });
             row.cases += 1;
             match expectation.as_ref().map_err(Clone::clone).and_then(|e| e.compare(case, backend)) {
-                // It runs elsewhere.
+                // It runs on another place.
                 Ok(None) => row.cases -= 1,
                 Ok(Some((accuracy, share))) => {
                     row.worst = row.worst.max(accuracy.worst);
@@ -78,7 +78,7 @@ pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
     rows.into_values().filter(|row| row.cases > 0).collect()
 }
 
-/// What cases run on.
+/// The backend that runs cases.
 enum Backend {
     Cpu(Isa),
     /// A GPU and the index of its adapter.
@@ -107,7 +107,7 @@ impl Backend {
     }
 }
 
-/// What a case has to give: computed once, compared with the result of every instruction set.
+/// The expected result of a case: computed once, compared with the result of every instruction set.
 struct Expectation<'a> {
     operands: Vec<Operand<'a>>,
     expected: Vec<Expected>,
@@ -158,7 +158,8 @@ impl<'a> Expectation<'a> {
     }
 }
 
-/// A bound in words. Bounds that grow with the extents are those of the smallest ones, and each case is held to its own.
+/// A bound in words. Bounds that grow with the extents are shown for the smallest ones; each case is compared with its
+/// own.
 fn words(bound: Bound) -> String {
     match bound {
         Bound::Magnitude(n) if n.fract() != 0.0 => Bound::Magnitude((n * 10.0).round() / 10.0).to_string(),

@@ -14,12 +14,12 @@ struct Data {
     c: Vec<f32>,
     w: Vec<u8>,
     out: Vec<f32>,
-    /// Of square matrices: rows and columns.
+    /// The side of square matrices.
     extent: usize,
     run: Option<fn(&Simd, &mut Data)>,
 }
 
-/// What can be run: its name, whether its operands are square matrices, and how.
+/// A case: its name, whether its operands are square matrices, and the function that runs it.
 type Case = (&'static str, bool, fn(&Simd, &mut Data));
 
 const CASES: &[Case] = &[
@@ -38,7 +38,7 @@ const CASES: &[Case] = &[
     ("dot", false, |kiln, d| d.out[0] = kiln.dot(&d.a, &d.b).unwrap()),
     ("softmax", true, |kiln, d| kiln.softmax_into(&d.a, d.extent, &mut d.out).unwrap()),
     ("matmul", true, |kiln, d| kiln.matmul_into(&d.a, &d.b, d.extent, d.extent, d.extent, &mut d.out).unwrap()),
-    // Weights of Q4_K, as many as the product takes of square matrices, packed from the numbers.
+    // Weights of Q4_K, enough for the product of square matrices, packed from the numbers.
     ("quant_matmul", true, |kiln, d| {
         let n = d.extent;
         if d.w.is_empty() {

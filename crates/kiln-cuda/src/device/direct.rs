@@ -14,11 +14,11 @@ use super::staging::{BLOCK, Block, THREADS};
 use crate::CudaDevice;
 use crate::driver::{Begins, Function};
 
-/// Bytes of a part, as many as a block holds.
+/// Bytes of a part, which is a block.
 const PART: usize = BLOCK;
-/// Parts that are filled before the first one is emptied.
+/// Number of parts that are filled before the first one is emptied.
 const AHEAD: usize = THREADS;
-/// Parts that have blocks of their own.
+/// Number of parts with blocks of their own.
 const SLOTS: usize = 2 * AHEAD;
 
 /// An element-wise function that runs so, compiled.
@@ -31,7 +31,8 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Whether an operation runs so: an element-wise function of f32 operands with as many elements as the result.
+    /// Whether an operation takes this path: an element-wise function of f32 operands with as many elements as the
+    /// result.
     pub(super) fn takes(op: &Op, inputs: &[TensorType]) -> bool {
         let Op::Elementwise(_) = op else { return false };
         let Ok(outputs) = op.infer(inputs) else { return false };
@@ -53,7 +54,7 @@ impl Direct {
         Ok(Self { function, chain, kernel, operands })
     }
 
-    /// Computes the function of operands of f32, as many elements each as the result has.
+    /// Computes the function of f32 operands with as many elements as the result.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
@@ -73,7 +74,7 @@ impl Direct {
                 steps.extend(emptied.next().map(|(part, out)| (part, Some(out))));
             }
         }
-        // Whoever waits for its turn waits for work that was given out before its own.
+        // A thread that waits for its turn waits for work that was claimed earlier, so this cannot deadlock.
         host_copy::share(bytes, steps, THREADS, |(part, out)| {
             let (slot, turn) = (&slots[part % SLOTS], 2 * (part / SLOTS));
             match out {
@@ -119,7 +120,7 @@ fn end(blocks: &mut [Block], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Blocks for a part after another, in turns: each is begun, then ended.
+/// The blocks of every n-th part: each part is begun, then ended.
 struct Slot {
     turn: Mutex<Turn>,
     next: Condvar,
@@ -136,7 +137,7 @@ impl Slot {
         Self { turn: Mutex::new(Turn { number: 0, blocks, result: Ok(()) }), next: Condvar::new() }
     }
 
-    /// Waits for this turn and does the work of it, unless one before has failed.
+    /// Waits for this turn and runs its work, unless an earlier turn has failed.
     fn work(&self, number: usize, work: impl FnOnce(&mut [Block]) -> Result<()>) {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = self.next.wait_while(turn, |turn| turn.number != number);

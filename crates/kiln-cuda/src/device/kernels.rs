@@ -18,17 +18,17 @@ const FILES: Kind = Kind { magic: *b"kilncubi", version: 1 };
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Arc<Context>,
-    /// The version of PTX that the driver takes.
+    /// The PTX version that the driver supports.
     version: Version,
     /// The target that kernels are written for.
     pub(crate) target: Target,
-    /// What kind of device and which driver machine code is for.
+    /// The kind of device and driver for which machine code is compiled.
     machine: String,
     folder: Option<PathBuf>,
     compiled: Mutex<HashMap<Code, Arc<Function>>>,
 }
 
-/// The version of PTX that came with a version of CUDA.
+/// The PTX version of a CUDA version.
 fn ptx_version(cuda: CudaVersion) -> Version {
     Version::new(match (cuda.major, cuda.minor) {
         (0..=11, minor) => 7.0 + 0.1 * f64::from(minor.min(8)),
@@ -40,11 +40,11 @@ fn ptx_version(cuda: CudaVersion) -> Version {
     })
 }
 
-/// What kernels for Hopper and later ones are written in, at least: that of stores that barriers count.
+/// Minimum PTX version of kernels for Hopper and later: it has asynchronous stores that barriers count.
 const HOPPER: Version = Version::new(8.1);
 
-/// The latest target that a device of this compute capability runs and that its driver knows. That of one architecture
-/// alone asks for descriptions of tensors, too.
+/// The latest target that a device of this compute capability runs and its driver supports. A target with
+/// architecture-specific features also needs tensor maps.
 fn target_of((major, minor): (u32, u32), version: Version, tensor_maps: bool) -> Option<Target> {
     let capability = 10 * major + minor;
     let runs = |target: &&Target| {
@@ -59,7 +59,7 @@ fn target_of((major, minor): (u32, u32), version: Version, tensor_maps: bool) ->
 
 impl Kernels {
     /// # Errors
-    /// [`Error::Unavailable`] for a device that is older than all targets.
+    /// [`Error::Unavailable`] for a device older than all targets.
     pub(crate) fn new(
         context: Arc<Context>,
         driver: &Driver,
@@ -81,16 +81,16 @@ impl Kernels {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The kernel, compiled if it was not.
+    /// The kernel, compiled if it is not cached.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the driver is too old for it, [`Error::Driver`] with what the compiler says,
+    /// [`Error::Unavailable`] if the driver is too old for it, [`Error::Driver`] with the compiler's message,
     /// [`Error::DeviceLost`].
     pub(crate) fn get(&self, code: &Code) -> Result<Arc<Function>> {
         if let Some(function) = self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(code) {
             return Ok(function.clone());
         }
-        // Two threads that need the same kernel compile it twice: seldom, and better than one that waits for all others.
+        // Two threads that need the same kernel compile it twice, which is rare, and better than blocking all others.
         let function = Arc::new(self.make(code.kernel())?);
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(compiled.entry(code.clone()).or_insert(function).clone())
@@ -116,7 +116,7 @@ impl Kernels {
         }
     }
 
-    /// From its file, if that holds what it should and the driver takes it; else compiled, and kept in its file.
+    /// Loads a kernel from its file, if that is valid and the driver accepts it; else compiles it and writes the file.
     fn make_or_find(&self, kernel: PtxKernel, text: &str) -> Result<Function> {
         let key = format!("{}, kiln {}\n{text}", self.machine, env!("CARGO_PKG_VERSION"));
         let name =

@@ -29,7 +29,7 @@ use crate::{Region, plan, span};
 
 kiln_device::device_methods!(CudaDevice);
 
-/// Methods that are asynchronous in the interface wait where they are called: the driver has no other way.
+/// Methods that are asynchronous in the trait block here, because the driver only blocks.
 impl Driver for CudaDevice {
     type Choice = u32;
     type Options = DeviceOptions;
@@ -41,7 +41,7 @@ impl Driver for CudaDevice {
     type HostResults = Infallible;
 
     const FAULT_STRIDE: u64 = 16;
-    /// Kernels take the least of 64-bit words, whose upper half is the position.
+    /// Kernels take the minimum of 64-bit words, whose upper half is the position.
     const FAULT_POSITION: usize = 1;
     const COPY_ALIGNMENT: u64 = 1;
     const MOST_READY_BYTES: u64 = 1 << 30;

@@ -13,7 +13,7 @@ use crate::driver::{Context, CudaVersion, Driver, DriverProblem, Facts, Readings
 use crate::plan::Hardware;
 use kiln_device::Shared;
 
-/// Allocations are whole multiples of this, so that kernels may read and write whole vectors.
+/// Allocations are multiples of this, so that kernels may access whole vectors.
 const GRANULARITY: u64 = 256;
 
 /// What is known of a device without opening it.
@@ -57,7 +57,7 @@ pub struct CudaDevice {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(super) info: DeviceInfo,
-    /// What plans are made for.
+    /// The hardware properties that plans depend on.
     pub(crate) hardware: Hardware,
     pub(crate) profiling: bool,
     pub(crate) kernels: Kernels,
@@ -123,7 +123,7 @@ impl CudaDevice {
         let kernels = Kernels::new(context.clone(), driver, info.compute_capability, folder)?;
         let hardware =
             Hardware { target: kernels.target, multiprocessors: info.multiprocessors, precision: options.precision };
-        // Other programs use the device, too.
+        // A quarter of the memory at most, because other programs use the device too.
         let shared = Shared::new(GRANULARITY, info.memory / 4);
         let staging = Staging::new(context.clone());
         let inner = Inner { info, hardware, profiling: options.profile, kernels, staging, shared, context };

@@ -28,7 +28,7 @@ impl DeviceOptions {
         Self::default()
     }
 
-    /// Measures how long each kernel runs: [`crate::CudaCommandBatch::profile`] tells. Every kernel then stands between two
+    /// Measures how long each kernel runs: [`crate::CudaCommandBatch::profile`] returns it. Every kernel is then between two
     /// marks, which takes longer, and nothing is captured.
     pub fn profile(self) -> Self {
         Self { profile: true, ..self }

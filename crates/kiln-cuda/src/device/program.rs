@@ -10,7 +10,7 @@ use crate::driver::{Begins, CapturedGraph, DeviceMemory, Event, Function, Span};
 use crate::plan::{Dispatch, beginnings};
 use crate::{CudaDevice, Region, span};
 
-/// Launches from which on capturing them pays.
+/// Minimum number of launches for a graph capture.
 const CAPTURED: usize = 2;
 
 /// A plan's launches, compiled and bound.
@@ -18,14 +18,14 @@ const CAPTURED: usize = 2;
 pub struct Program {
     device: CudaDevice,
     steps: Vec<Bound>,
-    /// Events before and after each launch, on a device that times them.
+    /// Events before and after each launch, if the device times them.
     marks: Vec<Event>,
-    /// The launches, captured once they run again.
+    /// The launches as a graph, captured when they run again.
     graph: Option<CapturedGraph>,
     has_run: bool,
 }
 
-/// A launch with everything that it needs.
+/// A launch with all its bindings.
 #[derive(Debug)]
 struct Bound {
     function: Arc<Function>,
@@ -54,7 +54,7 @@ impl Program {
         Ok(Self { device: device.clone(), steps, marks, graph: None, has_run: false })
     }
 
-    /// Submits the program once, after it has set the fault words to all ones.
+    /// Sets the fault words to all ones and submits the program once.
     pub(super) fn submit(&mut self, faults: Option<&Region>) -> Result<()> {
         if let Some(words) = faults {
             span(words, 0, words.bytes())?.fill(0xff)?;
@@ -83,7 +83,7 @@ impl Program {
         let mut marks = self.marks.iter();
         for step in &self.steps {
             marks.next().map_or(Ok(()), Event::record)?;
-            // What is measured has nothing beside it.
+            // Timed launches must not overlap.
             let begins = if self.marks.is_empty() { step.begins } else { Begins::Behind };
             step.function.launch(&step.launch, &step.spans()?, begins)?;
             marks.next().map_or(Ok(()), Event::record)?;

@@ -14,22 +14,22 @@ use crate::{Region, span};
 const VECTOR: usize = 16;
 /// Bytes of a block, which one thread fills or empties.
 pub(crate) const BLOCK: usize = 512 << 10;
-/// Blocks at most, of copies.
+/// Maximum number of blocks for copies.
 const BLOCKS: usize = 16;
-/// This many are filled or emptied at a time, while the device is at the others.
+/// Number of blocks that are filled or emptied at a time, while the device copies the others.
 const AT_ONCE: usize = BLOCKS / 2;
-/// Threads at most that do it.
+/// Maximum number of threads that do it.
 pub(crate) const THREADS: usize = 8;
 
-/// Blocks of memory of the host that are used again and again.
+/// Reused blocks of pinned host memory.
 #[derive(Debug)]
 pub(crate) struct Staging {
     context: Arc<Context>,
-    /// The one that was used longest ago first.
+    /// Least recently used first.
     blocks: Mutex<VecDeque<Block>>,
 }
 
-/// A part of what is copied on its way through a block.
+/// A part of a copy on its way through a block.
 struct Passage<'a, B> {
     block: Block,
     there: Span<'a>,
@@ -40,7 +40,7 @@ struct Passage<'a, B> {
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) memory: PinnedMemory,
-    /// Behind the last work that uses it.
+    /// Recorded after the last work that uses it.
     pub(crate) done: Event,
 }
 
@@ -49,8 +49,8 @@ impl Staging {
         Self { context, blocks: Mutex::default() }
     }
 
-    /// A block that the device does not use any more: one that it is done with, a new one unless there are `most`, or the oldest
-    /// once it is. This many are `taken` already.
+    /// A block that the device no longer uses: an idle one, a new one unless there are `most`, or the oldest once it is
+    /// idle. `taken` blocks are in use by the caller already.
     fn block(&self, blocks: &mut VecDeque<Block>, taken: usize, most: usize) -> Result<Block> {
         let idle = match blocks.front() {
             Some(oldest) => oldest.done.is_past()?,
@@ -65,7 +65,7 @@ impl Staging {
         Ok(block)
     }
 
-    /// This many blocks that the device does not use any more. Until they are put back they are the caller's.
+    /// Takes this many idle blocks. They belong to the caller until they are put back.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`].
@@ -74,17 +74,17 @@ impl Staging {
         (0..count).map(|taken| self.block(&mut blocks, taken, count)).collect()
     }
 
-    /// Puts blocks back that the device does not use any more.
+    /// Puts idle blocks back.
     pub(crate) fn put_back(&self, idle: impl Iterator<Item = Block>) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         idle.for_each(|block| blocks.push_front(block));
     }
 
-    /// Sends bytes to the device, after all that was asked of it before. They may be changed afterwards. What kernels read in
-    /// whole vectors ends with one: zeros follow, as far as the region reaches.
+    /// Uploads bytes after all earlier work of the device. The caller may modify them afterwards. Pads with zeros to a
+    /// whole vector, as far as the region reaches, because kernels read whole vectors.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`]; [`Error::View`] where the region is too short.
+    /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`]; [`Error::View`] if the region is too short.
     pub(crate) fn upload(&self, bytes: &[u8], to: &Region) -> Result<()> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let parts: Vec<(&[u8], u64)> = bytes.chunks(BLOCK).zip((0..).step_by(BLOCK)).collect();
@@ -95,7 +95,7 @@ impl Staging {
                 Ok(Passage { block: self.block(&mut blocks, taken, BLOCKS)?, there, here, result: Ok(()) })
             });
             let passages = passages.collect::<Result<Vec<_>>>()?;
-            // Each is sent by the thread that filled it, as soon as it has.
+            // Each thread uploads the block that it has filled.
             let passages = worked_on(passages, |Passage { block, there, here, .. }| {
                 block.memory.write(here, there.bytes() as usize);
                 block.memory.send(there)?;
@@ -106,11 +106,10 @@ impl Staging {
         Ok(())
     }
 
-    /// Reads bytes from the device, once all that was asked of it before is done: from the beginning of each region as many
-    /// as there is room for.
+    /// Downloads bytes after all earlier work of the device: from the beginning of each region as many as fit.
     ///
     /// # Errors
-    /// The errors of [`Staging::upload`], and of all that ran before.
+    /// The errors of [`Staging::upload`], and of all earlier work.
     pub(crate) fn download(&self, reads: &mut [Read<'_, DeviceMemory>]) -> Result<()> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = reads.iter_mut().flat_map(|Read { from, to }| {
@@ -141,13 +140,13 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives the blocks back to the driver.
+    /// Returns the blocks to the driver.
     pub(crate) fn clear(&self) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// Has threads do the work of each passage, and gives their blocks.
+/// Runs the work of each passage on threads, and returns their blocks.
 fn worked_on<B: Send>(
     mut passages: Vec<Passage<'_, B>>,
     work: impl Fn(&mut Passage<'_, B>) -> Result<()> + Sync,

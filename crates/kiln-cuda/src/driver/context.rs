@@ -8,7 +8,7 @@ use kiln_ir::{Error, Result};
 
 use super::library::{Code, Driver, EncodeTiled, Functions, LaunchKernelEx, MaxActiveClusters, SUCCESS};
 
-/// What the driver tells of a device without opening it.
+/// The properties of a device that the driver reports without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Facts {
     pub(crate) l2_bytes: u64,
 }
 
-/// The primary context of a device, kept for as long as this lives, and a stream in it that everything runs on in order.
+/// The primary context of a device, retained while this lives, and a stream on which everything runs in order.
 #[derive(Debug)]
 pub(crate) struct Context {
     driver: &'static Driver,
@@ -26,17 +26,17 @@ pub(crate) struct Context {
     device: CUdevice,
     context: CUcontext,
     stream: CUstream,
-    /// Why the device is gone, once it is.
+    /// Why the device is lost, once it is.
     lost: Mutex<Option<String>>,
 }
 
-// SAFETY: handles of the driver may be used by any thread; a context has to be made current in it first, which every
+// SAFETY: any thread may use the driver's handles; a context must be made current in the thread first, which every
 // function that needs it does.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver guards what it holds for a context.
+// SAFETY: as above; the driver synchronizes access to the state of a context.
 unsafe impl Sync for Context {}
 
-/// A stream that does not wait for the one that the driver makes for everybody.
+/// A stream that does not synchronize with the default stream.
 const NON_BLOCKING: u32 = 1;
 
 /// Errors after which nothing in a context works any more: faults of kernels, of the hardware and of the driver.
@@ -45,22 +45,22 @@ fn is_lasting(code: Code) -> bool {
 }
 
 impl Context {
-    /// What the driver tells of the device with this number.
+    /// The properties that the driver reports for the device with this ordinal.
     ///
     /// # Errors
-    /// [`Error::Driver`] for one that does not answer.
+    /// [`Error::Driver`] for a device that does not respond.
     pub(crate) fn facts(driver: &'static Driver, ordinal: u32) -> Result<Facts> {
         let device = device(driver, ordinal)?;
         let call = &driver.call;
         let of = |what: &str, code| plain(driver, what, &format!("device {ordinal}"), code);
         let mut name = [0u8; 256];
-        // SAFETY: it writes at most so many bytes, to a place that has them.
+        // SAFETY: it writes at most this many bytes, to a buffer of that size.
         let code = unsafe { (call.cuDeviceGetName)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
         of("asking for the name", code)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
         let attribute = |attribute: CUdevice_attribute| {
             let mut value = 0;
-            // SAFETY: it writes one number, to a place that is there.
+            // SAFETY: it writes one number, to a valid place.
             of("asking for an attribute", unsafe { (call.cuDeviceGetAttribute)(&mut value, attribute, device) })?;
             Ok::<u32, Error>(u32::try_from(value).unwrap_or(0))
         };
@@ -83,16 +83,16 @@ impl Context {
     /// Opens the device with this number.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the driver refuses, [`Error::OutOfMemory`].
+    /// [`Error::Driver`] if the driver refuses, [`Error::OutOfMemory`].
     pub(crate) fn open(driver: &'static Driver, ordinal: u32, name: String) -> Result<Self> {
         let device = device(driver, ordinal)?;
         let mut context = std::ptr::null_mut();
-        // SAFETY: it writes one handle, to a place that is there.
+        // SAFETY: it writes one handle, to a valid place.
         let code = unsafe { (driver.call.cuDevicePrimaryCtxRetain)(&mut context, device) };
         plain(driver, "opening the device", &name, code)?;
         let stream = std::ptr::null_mut();
         let mut open = Self { driver, name, device, context, stream, lost: Mutex::new(None) };
-        // From here on dropping it gives the context back.
+        // From here on dropping it releases the context.
         let mut stream = std::ptr::null_mut();
         // SAFETY: as above.
         open.run("making a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
@@ -100,22 +100,22 @@ impl Context {
         Ok(open)
     }
 
-    /// What people call the device.
+    /// The name of the device for people.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What describes tensors, where the driver has it.
+    /// The function that creates tensor maps, if the driver has it.
     pub(super) fn encode_tiled(&self) -> Option<EncodeTiled> {
         self.driver.encode_tiled
     }
 
-    /// What launches with attributes, where the driver has it.
+    /// The function for launches with attributes, if the driver has it.
     pub(super) fn launch_kernel_ex(&self) -> Option<LaunchKernelEx> {
         self.driver.launch_kernel_ex
     }
 
-    /// What says how many clusters run at once, where the driver has it.
+    /// The function for the maximum number of active clusters, if the driver has it.
     pub(super) fn max_active_clusters(&self) -> Option<MaxActiveClusters> {
         self.driver.max_active_clusters
     }
@@ -128,10 +128,10 @@ impl Context {
     /// Calls the driver with this context current.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`] once the device is gone, [`Error::OutOfMemory`], [`Error::Driver`].
+    /// [`Error::DeviceLost`] once the device is lost, [`Error::OutOfMemory`], [`Error::Driver`].
     pub(super) fn run(&self, what: &str, call: impl FnOnce(&Functions) -> Code) -> Result<()> {
         self.check_alive()?;
-        // SAFETY: the context is kept for as long as `self` lives.
+        // SAFETY: the context is retained as long as `self` lives.
         let code = match unsafe { (self.driver.call.cuCtxSetCurrent)(self.context) } {
             SUCCESS => call(&self.driver.call),
             code => code,
@@ -139,7 +139,7 @@ impl Context {
         self.check(what, code)
     }
 
-    /// [`Context::run`] for what is given back: it also runs on a lost device, and logs a failure.
+    /// [`Context::run`] for releasing resources: it also runs on a lost device, and logs a failure.
     pub(super) fn give_back(&self, what: &str, call: impl FnOnce(&Functions) -> Code) {
         // SAFETY: as in `run`.
         let code = match unsafe { (self.driver.call.cuCtxSetCurrent)(self.context) } {
@@ -161,7 +161,7 @@ impl Context {
     }
 
     /// # Errors
-    /// [`Error::DeviceLost`] once the device is gone.
+    /// [`Error::DeviceLost`] once the device is lost.
     pub(crate) fn check_alive(&self) -> Result<()> {
         match &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(reason) => Err(Error::DeviceLost { device: self.name.clone(), reason: reason.clone() }),
@@ -169,27 +169,27 @@ impl Context {
         }
     }
 
-    /// Ends the device for whoever uses it here: all that is asked of it from then on is [`Error::DeviceLost`].
+    /// Declares the device lost for all its users in this process: from then on every call is [`Error::DeviceLost`].
     pub(crate) fn abandon(&self, reason: &str) {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| reason.to_owned());
     }
 
-    /// Waits until all that was asked for is done.
+    /// Waits until all submitted work is done.
     ///
     /// # Errors
-    /// The errors of [`Context::run`], and of all that ran since the last wait.
+    /// The errors of [`Context::run`], and of all work since the last wait.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream is kept for as long as `self` lives.
+        // SAFETY: the stream exists as long as `self` lives.
         self.run("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) })
     }
 
-    /// Where the device is on the bus: `0000:1b:00.0`.
+    /// The bus address of the device: `0000:1b:00.0`.
     ///
     /// # Errors
     /// The errors of [`Context::run`].
     pub(crate) fn bus(&self) -> Result<CString> {
         let mut name = [0u8; 32];
-        // SAFETY: it writes at most so many bytes, to a place that has them.
+        // SAFETY: it writes at most this many bytes, to a buffer of that size.
         self.run("asking for the place on the bus", |call| unsafe {
             (call.cuDeviceGetPCIBusId)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, self.device)
         })?;
@@ -203,7 +203,7 @@ impl Context {
     /// The errors of [`Context::run`].
     pub(crate) fn free_memory(&self) -> Result<u64> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: it writes two numbers, to places that are there.
+        // SAFETY: it writes two numbers, to valid places.
         self.run("asking for free memory", |call| unsafe { (call.cuMemGetInfo_v2)(&mut free, &mut total) })?;
         Ok(free as u64)
     }
@@ -212,28 +212,28 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if !self.stream.is_null() {
-            // SAFETY: nobody else has the stream; work on it is finished first.
+            // SAFETY: nothing else uses the stream; work on it is finished first.
             self.give_back("giving a stream back", |call| unsafe { (call.cuStreamDestroy_v2)(self.stream) });
         }
-        // SAFETY: the context was retained once, and all that belongs to it kept this alive.
+        // SAFETY: the context was retained once, and everything that belongs to it has kept this alive.
         self.give_back("closing the device", |call| unsafe { (call.cuDevicePrimaryCtxRelease_v2)(self.device) });
     }
 }
 
 fn device(driver: &Driver, ordinal: u32) -> Result<CUdevice> {
     let mut device = 0;
-    // SAFETY: it writes one number, to a place that is there.
+    // SAFETY: it writes one number, to a valid place.
     let code = unsafe { (driver.call.cuDeviceGet)(&mut device, ordinal as c_int) };
     plain(driver, "asking for a device", &format!("device {ordinal}"), code)?;
     Ok(device)
 }
 
-/// The error of a code that leaves the context as it was.
+/// The error of a code that does not affect the context.
 fn plain(driver: &Driver, what: &str, device: &str, code: Code) -> Result<()> {
     const OUT_OF_MEMORY: Code = 2;
     match code {
         SUCCESS => Ok(()),
-        // Where something is taken its size is known, and said there.
+        // The allocating function knows the size and reports it.
         OUT_OF_MEMORY => Err(Error::OutOfMemory { bytes: 0 }),
         code => Err(Error::Driver { what: what.to_owned(), device: device.to_owned(), message: driver.message(code) }),
     }

@@ -8,20 +8,20 @@ use kiln_ir::Result;
 use super::Context;
 use super::library::{Code, SUCCESS};
 
-/// A mark: the device comes by it once all that was asked for before is done.
+/// An event, which completes when all earlier work is done.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
     event: CUevent,
 }
 
-// SAFETY: handles of the driver may be used by any thread.
+// SAFETY: any thread may use the driver's handles.
 unsafe impl Send for Event {}
-// SAFETY: as above; the driver guards what it holds for an event.
+// SAFETY: as above; the driver synchronizes access to the state of an event.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A mark that nothing was asked before yet. `timed` ones know when the device came by.
+    /// An event that is not recorded yet. `timed` events store their time.
     ///
     /// # Errors
     /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
@@ -29,12 +29,12 @@ impl Event {
         const DISABLE_TIMING: u32 = 2;
         let flags = if timed { 0 } else { DISABLE_TIMING };
         let mut event = std::ptr::null_mut();
-        // SAFETY: it writes one handle, to a place that is there.
+        // SAFETY: it writes one handle, to a valid place.
         context.run("making a mark", |call| unsafe { (call.cuEventCreate)(&mut event, flags) })?;
         Ok(Self { context: context.clone(), event })
     }
 
-    /// Puts it behind all that was asked for.
+    /// Records it after all earlier work.
     ///
     /// # Errors
     /// The errors of [`Event::new`].
@@ -44,16 +44,16 @@ impl Event {
         self.context.run("setting a mark", |call| unsafe { (call.cuEventRecord)(self.event, stream) })
     }
 
-    /// Waits until the device came by, at once where it was never set.
+    /// Waits until it completes; returns at once if it was never recorded.
     ///
     /// # Errors
-    /// The errors of [`Event::new`], and of all that ran before it.
+    /// The errors of [`Event::new`], and of all earlier work.
     pub(crate) fn wait(&self) -> Result<()> {
         // SAFETY: the event is of this context.
         self.context.run("waiting for a mark", |call| unsafe { (call.cuEventSynchronize)(self.event) })
     }
 
-    /// Whether the device came by, or it was never set.
+    /// Whether it has completed or was never recorded.
     ///
     /// # Errors
     /// The errors of [`Event::wait`].
@@ -71,13 +71,13 @@ impl Event {
         Ok(past)
     }
 
-    /// Nanoseconds from another mark to this one; the device came by both.
+    /// Nanoseconds between another event and this one, which both must have completed.
     ///
     /// # Errors
     /// The errors of [`Event::new`].
     pub(crate) fn nanoseconds_since(&self, earlier: &Self) -> Result<f64> {
         let mut milliseconds = 0f32;
-        // SAFETY: it writes one number, to a place that is there; both events are of this context.
+        // SAFETY: it writes one number, to a valid place; both events belong to this context.
         self.context.run("reading a clock", |call| unsafe {
             (call.cuEventElapsedTime)(&mut milliseconds, earlier.event, self.event)
         })?;
@@ -87,7 +87,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the handle came from the driver and is given back once.
+        // SAFETY: the handle came from the driver and is destroyed once.
         self.context.give_back("giving a mark back", |call| unsafe { (call.cuEventDestroy_v2)(self.event) });
     }
 }

@@ -34,24 +34,24 @@ pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 11, minor: 4 };
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverProblem {
-    /// The library of the driver is not on this machine.
+    /// The driver's library is not installed.
     Absent,
-    /// The library lacks a function: it is of a driver before [`OLDEST_DRIVER`], or no driver.
+    /// The library lacks a function: it belongs to a driver before [`OLDEST_DRIVER`], or to none.
     Lacking {
         /// The function.
         function: &'static str,
     },
     /// The driver is older than [`OLDEST_DRIVER`].
     TooOld {
-        /// The version of CUDA that it has.
+        /// Its CUDA version.
         found: CudaVersion,
     },
-    /// The driver does not start.
+    /// The driver fails to initialise.
     Refused {
-        /// What it says.
+        /// The driver's message.
         reason: String,
     },
-    /// The driver knows of no device.
+    /// The driver reports no device.
     NoDevice,
 }
 
@@ -85,7 +85,7 @@ impl DriverProblem {
     }
 }
 
-/// What a function of the driver gives. A number, not an enumeration: newer drivers have codes that no binding knows.
+/// The result code of a driver function. A number, not an enumeration: newer drivers have codes that no binding knows.
 pub(super) type Code = c_uint;
 
 /// Success.
@@ -93,7 +93,7 @@ pub(super) const SUCCESS: Code = 0;
 
 macro_rules! functions {
     ($($name:ident($($x:ident: $ty:ty),*);)*) => {
-        /// The functions of the driver that kiln calls, each of them there.
+        /// The driver functions that kiln calls; all exist.
         #[allow(non_snake_case)]
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($ty),*) -> Code,)*
@@ -103,13 +103,13 @@ macro_rules! functions {
             /// # Safety
             /// The library is that of a driver, whose functions have these types.
             unsafe fn load() -> Result<Self, DriverProblem> {
-                // SAFETY: whoever calls this has seen that the library is there; without it this would panic.
+                // SAFETY: the caller has checked that the library exists; otherwise this would panic.
                 let library = unsafe { sys::culib() };
                 Ok(Self {
                     $($name: {
                         type Function = unsafe extern "C" fn($($ty),*) -> Code;
                         let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the type is that of `cuda.h`, but for the result, which is the number behind the
+                        // SAFETY: the type is that of `cuda.h`, except that the result is the number of the
                         // enumeration. The library is never unloaded.
                         *unsafe { library.get::<Function>(name) }
                             .map_err(|_| DriverProblem::Lacking { function: stringify!($name) })?
@@ -207,14 +207,14 @@ pub(super) type LaunchKernelEx = unsafe extern "C" fn(
 pub(super) type MaxActiveClusters =
     unsafe extern "C" fn(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) -> Code;
 
-/// The first driver whose graphs can hold launches that begin before those in front of them have ended.
+/// The first driver whose graphs support launches that begin before the preceding ones have ended.
 const OVERLAPPING_LAUNCHES: CudaVersion = CudaVersion { major: 12, minor: 3 };
 
-/// A driver that has started and knows of a device.
+/// An initialised driver with at least one device.
 pub(crate) struct Driver {
     pub(super) call: Functions,
     pub(super) encode_tiled: Option<EncodeTiled>,
-    /// Of drivers from [`OVERLAPPING_LAUNCHES`] on.
+    /// For drivers from [`OVERLAPPING_LAUNCHES`] on.
     pub(super) launch_kernel_ex: Option<LaunchKernelEx>,
     pub(super) max_active_clusters: Option<MaxActiveClusters>,
     pub(crate) version: CudaVersion,
@@ -228,29 +228,29 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// The driver of this machine, started when it is first asked for.
+    /// The driver of this machine, initialised at the first call.
     ///
     /// # Errors
-    /// Why the library could not be opened; each time the same.
+    /// Why the library could not be opened; the same at each call.
     pub(crate) fn get() -> Result<&'static Self, DriverProblem> {
         static DRIVER: OnceLock<Result<Driver, DriverProblem>> = OnceLock::new();
         DRIVER.get_or_init(Self::start).as_ref().map_err(Clone::clone)
     }
 
     fn start() -> Result<Self, DriverProblem> {
-        // SAFETY: it loads the library and lets go of it; what runs then is the start of the driver's own library.
+        // SAFETY: it loads and unloads the library, which runs only the initialisers of the driver's own library.
         if !unsafe { sys::is_culib_present() } {
             return Err(DriverProblem::Absent);
         }
-        // SAFETY: the library is there, under the names that a driver's has.
+        // SAFETY: the library exists under the names of a driver's.
         let call = unsafe { Functions::load() }?;
-        // SAFETY: as above; the type is that of `cuda.h`, but for the result, which is the number behind the enumeration.
+        // SAFETY: as above; the type is that of `cuda.h`, except that the result is the number of the enumeration.
         let encode_tiled = unsafe { sys::culib().get::<EncodeTiled>(b"cuTensorMapEncodeTiled\0") };
         let encode_tiled = encode_tiled.ok().map(|function| *function);
         // SAFETY: no flags are defined.
         let started = unsafe { (call.cuInit)(0) };
         if started != SUCCESS {
-            /// What `cuInit` gives where there is a driver and nothing to drive.
+            /// The result of `cuInit` if there is a driver without devices.
             const NO_DEVICE: Code = 100;
             return Err(match started {
                 NO_DEVICE => DriverProblem::NoDevice,
@@ -262,7 +262,7 @@ impl Driver {
             SUCCESS => Ok(()),
             code => Err(DriverProblem::Refused { reason: message(&call, code) }),
         };
-        // SAFETY: both write one number, to a place that is there.
+        // SAFETY: both write one number, to valid places.
         refused(unsafe { (call.cuDriverGetVersion)(&mut version) })?;
         // SAFETY: as above.
         refused(unsafe { (call.cuDeviceGetCount)(&mut devices) })?;
@@ -286,12 +286,12 @@ impl Driver {
         }
     }
 
-    /// Whether it describes tensors for copies that run by themselves.
+    /// Whether it supports tensor maps, which describe tensors for asynchronous copies.
     pub(crate) fn has_tensor_maps(&self) -> bool {
         self.encode_tiled.is_some()
     }
 
-    /// What the driver says of a code.
+    /// The driver's message for a code.
     pub(super) fn message(&self, code: Code) -> String {
         message(&self.call, code)
     }
@@ -300,7 +300,7 @@ impl Driver {
 fn message(call: &Functions, code: Code) -> String {
     let text = |function: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
         let mut text = std::ptr::null();
-        // SAFETY: it writes one pointer, to a place that is there; for codes that it does not know a null pointer.
+        // SAFETY: it writes one pointer, to a valid place; for unknown codes a null pointer.
         let known = unsafe { function(code, &mut text) } == SUCCESS && !text.is_null();
         // SAFETY: the texts are constants of the driver and end with a zero.
         known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())

@@ -20,7 +20,7 @@ pub struct DeviceMemory {
     bytes: u64,
 }
 
-/// Bytes from a place of memory on.
+/// A range of bytes in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span<'a> {
     context: &'a Arc<Context>,
@@ -29,7 +29,7 @@ pub(crate) struct Span<'a> {
 }
 
 impl DeviceMemory {
-    /// This many bytes, at least one.
+    /// Allocates this many bytes, at least one.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
@@ -37,13 +37,13 @@ impl DeviceMemory {
         let out = || Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) };
         let size = usize::try_from(bytes).map_err(|_| out())?;
         let mut pointer = 0;
-        // SAFETY: it writes one address, to a place that is there.
+        // SAFETY: it writes one address, to a valid place.
         let taken = context.run("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out() } else { error })?;
         Ok(Self { context: context.clone(), pointer, bytes })
     }
 
-    /// A part of it; `None` for one that is not within it.
+    /// A part of it; `None` if it is not inside.
     pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<Span<'_>> {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         fits.then_some(Span { context: &self.context, address: self.pointer + offset, bytes })
@@ -52,7 +52,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: the address came from the driver and is given back once; the driver waits for work that uses it.
+        // SAFETY: the address came from the driver and is freed once; the driver waits for work that uses it.
         self.context.give_back("giving memory back", |call| unsafe { (call.cuMemFree_v2)(self.pointer) });
     }
 }
@@ -78,39 +78,39 @@ impl Span<'_> {
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub(crate) fn fill(&self, value: u8) -> Result<()> {
         let context = self.context;
-        // SAFETY: so many bytes from the address on are memory of this context.
+        // SAFETY: this many bytes from the address on are memory of this context.
         context.run("filling memory", |call| unsafe {
             (call.cuMemsetD8Async)(self.address(), value, self.bytes as usize, context.stream())
         })
     }
 
-    /// Copies the first bytes of another part here.
+    /// Copies the first bytes of another range here.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`], [`Error::Driver`]; also where the lengths differ or the devices do.
+    /// [`Error::DeviceLost`], [`Error::Driver`]; also if the lengths or the devices differ.
     pub(crate) fn copy_from(&self, from: &Span<'_>) -> Result<()> {
         let context = self.context;
         if self.bytes != from.bytes || !from.is_of(context) {
             return Err(misfit(context, "a copy on the device", self.bytes, from.bytes));
         }
-        // SAFETY: so many bytes from both addresses on are memory of this context.
+        // SAFETY: this many bytes from both addresses on are memory of this context.
         context.run("a copy on the device", |call| unsafe {
             (call.cuMemcpyDtoDAsync_v2)(self.address(), from.address(), self.bytes as usize, context.stream())
         })
     }
 }
 
-/// Memory of the host that the device reads and writes by itself, while the processor does something else.
+/// Pinned host memory, which the device reads and writes asynchronously.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     context: Arc<Context>,
     pointer: NonNull<u8>,
-    /// Where kernels find it.
+    /// Its address for kernels.
     seen_at: CUdeviceptr,
     bytes: usize,
 }
 
-// SAFETY: it is memory like that of a vector, owned by this alone.
+// SAFETY: it is memory like that of a vector, owned only by this value.
 unsafe impl Send for PinnedMemory {}
 
 impl PinnedMemory {
@@ -119,7 +119,7 @@ impl PinnedMemory {
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
         const SEEN_BY_DEVICES: u32 = 2;
         let mut pointer: *mut c_void = std::ptr::null_mut();
-        // SAFETY: it writes one address, to a place that is there.
+        // SAFETY: it writes one address, to a valid place.
         let taken = context.run("taking memory of the host", |call| unsafe {
             (call.cuMemHostAlloc)(&mut pointer, bytes, SEEN_BY_DEVICES)
         });
@@ -127,45 +127,44 @@ impl PinnedMemory {
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out.clone() } else { error })?;
         let pointer = NonNull::new(pointer.cast()).ok_or(out)?;
         let mut memory = Self { context: context.clone(), pointer, seen_at: 0, bytes };
-        // SAFETY: it writes one address, to a place that is there; the memory was taken just now, for devices to see.
+        // SAFETY: it writes one address, to a valid place; the memory was just allocated as visible to devices.
         context.run("finding memory of the host", |call| unsafe {
             (call.cuMemHostGetDevicePointer_v2)(&mut memory.seen_at, pointer.as_ptr().cast(), 0)
         })?;
         Ok(memory)
     }
 
-    /// All of it, for kernels to read and write.
+    /// All of it, for kernels to access.
     pub(crate) fn span(&self) -> Span<'_> {
         Span { context: &self.context, address: self.seen_at, bytes: self.bytes as u64 }
     }
 
-    /// Copies bytes in, and zeros behind them up to this many in all. The device must not read them at the same time: what it was
-    /// asked to read has been waited for.
+    /// Copies bytes in, padded with zeros to `all`. The device must not read them at the same time: earlier reads have
+    /// been waited for.
     pub(crate) fn write(&mut self, bytes: &[u8], all: usize) {
         let n = bytes.len().min(self.bytes);
         let zeros = all.min(self.bytes).saturating_sub(n);
-        // SAFETY: `n` bytes are there on both sides, and `zeros` behind them here; a slice of someone else does not lie in this
-        // memory.
+        // SAFETY: both sides have `n` bytes, followed by `zeros` here; a caller's slice does not overlap this memory.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer.as_ptr(), n);
             self.pointer.add(n).write_bytes(0, zeros);
         }
     }
 
-    /// Copies the first bytes out, once the device was waited for.
+    /// Copies the first bytes out, after waiting for the device.
     pub(crate) fn read(&self, bytes: &mut [u8]) {
         let n = bytes.len().min(self.bytes);
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.pointer.as_ptr(), bytes.as_mut_ptr(), n) }
     }
 
-    /// Asks the device to copy the first bytes to its own memory.
+    /// Starts a copy of the first bytes to device memory.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`], [`Error::Driver`]; also where the part is longer or of another device.
+    /// [`Error::DeviceLost`], [`Error::Driver`]; also if the range is longer or on another device.
     pub(crate) fn send(&self, to: &Span<'_>) -> Result<()> {
         self.fits(to)?;
-        // SAFETY: so many bytes are there on both sides. They stay until the device has read them: this is dropped and
+        // SAFETY: both sides have this many bytes. They stay valid until the device has read them: this is dropped and
         // written only after a wait.
         self.context.run("an upload", |call| unsafe {
             let from = self.pointer.as_ptr().cast::<c_void>();
@@ -173,7 +172,7 @@ impl PinnedMemory {
         })
     }
 
-    /// Asks the device to copy from its own memory to the first bytes.
+    /// Starts a copy from device memory to the first bytes.
     ///
     /// # Errors
     /// The errors of [`PinnedMemory::send`].
@@ -194,9 +193,9 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // The device may still be at it. On a lost device nothing runs any more.
+        // The device may still access it. On a lost device nothing runs any more.
         let _ = self.context.synchronize();
-        // SAFETY: the address came from the driver and is given back once.
+        // SAFETY: the address came from the driver and is freed once.
         self.context.give_back("giving memory of the host back", |call| unsafe {
             (call.cuMemFreeHost)(self.pointer.as_ptr().cast())
         });

@@ -15,19 +15,19 @@ use super::Context;
 use super::memory::Span;
 use super::tensor_map::encode;
 
-/// What a module is loaded from.
+/// The code from which a module is loaded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Image<'a> {
     /// The text, which the driver compiles.
     Ptx(&'a str),
-    /// Machine code that [`compile`] made for this kind of device and this driver.
+    /// Machine code from [`compile`] for this kind of device and this driver.
     Cubin(&'a [u8]),
 }
 
-/// Bytes for what the compiler of the driver says.
+/// Bytes for the log of the driver's compiler.
 const LOG_BYTES: usize = 16 << 10;
 
-/// Places for what the compiler says, and the options that name them.
+/// Buffers for the compiler's logs, and the options that refer to them.
 struct Logs {
     error: Vec<u8>,
     info: Vec<u8>,
@@ -49,7 +49,7 @@ impl Logs {
             ],
             values: [std::ptr::null_mut(); 4],
         });
-        // Sizes are passed as if they were addresses.
+        // The API takes sizes as pointers.
         let size = std::ptr::without_provenance_mut(LOG_BYTES);
         logs.values = [logs.error.as_mut_ptr().cast(), size, logs.info.as_mut_ptr().cast(), size];
         logs
@@ -60,7 +60,7 @@ impl Logs {
         String::from_utf8_lossy(text).trim().to_owned()
     }
 
-    /// The error with what the compiler says.
+    /// The error with the compiler's log.
     fn explain(&self, error: Error) -> Error {
         match error {
             Error::Driver { what, device, message } => {
@@ -76,7 +76,7 @@ impl Logs {
 /// Compiles a text to machine code for the device of a context.
 ///
 /// # Errors
-/// [`Error::Driver`] with what the compiler says; [`Error::DeviceLost`], [`Error::OutOfMemory`].
+/// [`Error::Driver`] with the compiler's log; [`Error::DeviceLost`], [`Error::OutOfMemory`].
 pub(crate) fn compile(context: &Context, name: &str, text: &str) -> Result<Vec<u8>> {
     let what = format!("compiling {name}");
     let text = terminated(context, &what, text)?;
@@ -84,7 +84,7 @@ pub(crate) fn compile(context: &Context, name: &str, text: &str) -> Result<Vec<u
     let mut logs = Logs::new();
     let mut state: CUlinkState = std::ptr::null_mut();
     let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
-    // SAFETY: options and values are as many as is said; the logs live until the linker is given back.
+    // SAFETY: there are as many options and values as stated; the logs live until the linker is destroyed.
     context.run(&what, |call| unsafe { (call.cuLinkCreate_v2)(4, options, values, &mut state) })?;
     let bytes = text.as_bytes_with_nul();
     // SAFETY: the text ends with a zero and is only read.
@@ -94,12 +94,12 @@ pub(crate) fn compile(context: &Context, name: &str, text: &str) -> Result<Vec<u
         (call.cuLinkAddData_v2)(state, kind, data, bytes.len(), label.as_ptr(), 0, nothing, std::ptr::null_mut())
     });
     let (mut cubin, mut size) = (std::ptr::null_mut::<c_void>(), 0);
-    // SAFETY: it writes an address and a number, to places that are there.
+    // SAFETY: it writes an address and a number, to valid places.
     let linked =
         added.and_then(|()| context.run(&what, |call| unsafe { (call.cuLinkComplete)(state, &mut cubin, &mut size) }));
-    // SAFETY: the code belongs to the linker, which is there until the next call.
+    // SAFETY: the code belongs to the linker, which is alive until the next call.
     let code = linked.map(|()| unsafe { std::slice::from_raw_parts(cubin.cast::<u8>(), size) }.to_vec());
-    // SAFETY: the handle came from the driver and is given back once.
+    // SAFETY: the handle came from the driver and is destroyed once.
     context.give_back("giving a linker back", |call| unsafe { (call.cuLinkDestroy)(state) });
     let info = Logs::text(&logs.info);
     if !info.is_empty() {
@@ -117,7 +117,7 @@ struct Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: the handle came from the driver and is given back once.
+        // SAFETY: the handle came from the driver and is unloaded once.
         self.context.give_back("giving a module back", |call| unsafe { (call.cuModuleUnload)(self.module) });
     }
 }
@@ -125,14 +125,15 @@ impl Drop for Module {
 /// When a launch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// When everything that was asked for before it has ended.
+    /// When all earlier work has ended.
     Behind,
-    /// When the launch in front of it lets it: its kernel waits for what else has to have ended
-    /// ([`reads_early`](kiln_ptx::Kernel::reads_early)). As `Behind` where the driver or the device has no such launches.
+    /// When the preceding launch allows it: its kernel waits for the remaining dependencies
+    /// ([`reads_early`](kiln_ptx::Kernel::reads_early)). The same as `Behind` if the driver or the device does not
+    /// support such launches.
     Beside,
 }
 
-/// What a launch passes by value.
+/// A value that a launch passes.
 enum Passed {
     Word(u64),
     Tensor(CUtensorMap),
@@ -147,28 +148,28 @@ impl Passed {
     }
 }
 
-/// A kernel that is ready to be launched.
+/// A kernel that is ready to launch.
 #[derive(Debug)]
 pub(crate) struct Function {
     module: Module,
     function: CUfunction,
     kernel: PtxKernel,
-    /// Blocks along x that a launch has at most: where blocks stay, as many as the device holds at once.
+    /// Maximum blocks of a launch along x: for a persistent kernel as many as the device runs at once.
     most_blocks: u32,
-    /// What a launch of it is called in errors.
+    /// The name of a launch in errors.
     launching: String,
 }
 
-// SAFETY: handles of the driver may be used by any thread.
+// SAFETY: any thread may use the driver's handles.
 unsafe impl Send for Function {}
-// SAFETY: as above; the driver guards what it holds for a function.
+// SAFETY: as above; the driver synchronizes access to the state of a function.
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Loads a kernel from the code that was made of it.
+    /// Loads a kernel from its compiled code.
     ///
     /// # Errors
-    /// [`Error::Driver`] with what the driver says; [`Error::DeviceLost`], [`Error::OutOfMemory`].
+    /// [`Error::Driver`] with the driver's message; [`Error::DeviceLost`], [`Error::OutOfMemory`].
     pub(crate) fn load(context: &Arc<Context>, kernel: PtxKernel, image: Image<'_>) -> Result<Self> {
         let what = format!("loading {}", kernel.name());
         let entry = terminated(context, &what, kernel.name())?;
@@ -179,22 +180,22 @@ impl Function {
         let mut logs = Logs::new();
         let mut module = std::ptr::null_mut();
         let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
-        // SAFETY: options and values are as many as is said, and the logs outlive the call. A text ends with a zero; machine
-        // code came from the driver's compiler, or from a file whose checksum holds.
+        // SAFETY: there are as many options and values as stated, and the logs outlive the call. A text ends with a
+        // zero; machine code came from the driver's compiler, or from a file whose checksum is valid.
         let loaded = context.run(&what, |call| unsafe {
             (call.cuModuleLoadDataEx)(&mut module, code.as_ptr().cast(), 4, options, values)
         });
         loaded.map_err(|error| logs.explain(error))?;
         let module = Module { context: context.clone(), module };
         let mut function = std::ptr::null_mut();
-        // SAFETY: the name ends with a zero; it writes one handle, to a place that is there.
+        // SAFETY: the name ends with a zero; it writes one handle, to a valid place.
         let found = context
             .run(&what, |call| unsafe { (call.cuModuleGetFunction)(&mut function, module.module, entry.as_ptr()) });
         found?;
         let shared = kernel.dynamic_shared_bytes();
         if shared > 0 {
             let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function came from the driver just now; a size beyond that of the device is refused.
+            // SAFETY: the driver has just returned the function; a size beyond that of the device is refused.
             context.run(&what, |call| unsafe { (call.cuFuncSetAttribute)(function, most, shared as c_int) })?;
         }
         let launching = format!("launching {}", kernel.name());
@@ -205,7 +206,7 @@ impl Function {
         Ok(function)
     }
 
-    /// How many of its blocks the device holds at once, where the driver can say.
+    /// How many of its blocks the device runs at once, if the driver reports it.
     fn blocks_at_once(&self) -> Result<Option<u32>> {
         let (context, cluster) = (&self.module.context, self.kernel.cluster());
         let Some(max_active_clusters) = context.max_active_clusters() else { return Ok(None) };
@@ -228,7 +229,7 @@ impl Function {
             numAttrs: 1,
         };
         let mut clusters = 0;
-        // SAFETY: it writes one number, to a place that is there, and reads a description whose attribute outlives the call.
+        // SAFETY: it writes one number, to a valid place, and reads a configuration whose attribute outlives the call.
         context.run("asking for the occupancy", |_| unsafe {
             max_active_clusters(&mut clusters, self.function, &config)
         })?;
@@ -240,13 +241,13 @@ impl Function {
         &self.kernel
     }
 
-    /// Blocks that a launch runs: where blocks stay, no more along x than the device holds at once.
+    /// The blocks of a launch: for a persistent kernel, along x at most as many as the device runs at once.
     pub(crate) fn grid(&self, launch: &Launch) -> [u32; 3] {
         let [x, y, z] = launch.grid;
         [x.min(self.most_blocks), y, z]
     }
 
-    /// How many of its blocks a multiprocessor holds at once.
+    /// How many of its blocks a multiprocessor runs at once.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
@@ -254,18 +255,18 @@ impl Function {
         let threads = self.kernel.block().iter().product::<u32>() as c_int;
         let shared = self.kernel.dynamic_shared_bytes() as usize;
         let mut blocks = 0;
-        // SAFETY: it writes one number, to a place that is there.
+        // SAFETY: it writes one number, to a valid place.
         self.module.context.run("asking for the occupancy", |call| unsafe {
             (call.cuOccupancyMaxActiveBlocksPerMultiprocessor)(&mut blocks, self.function, threads, shared)
         })?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Asks for a launch, after all that was asked for before. A launch without blocks is left out.
+    /// Submits a launch after all earlier work. Omits a launch without blocks.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the arguments are not those that the kernel takes, or a buffer is of another device or not
-    /// aligned as kernels take it; [`Error::DeviceLost`].
+    /// [`Error::Driver`] if the arguments do not match the kernel's parameters, or a buffer is on another device or
+    /// misaligned; [`Error::DeviceLost`].
     pub(crate) fn launch(&self, launch: &Launch, buffers: &[Span<'_>], begins: Begins) -> Result<()> {
         self.launch_on(self.module.context.stream(), launch, buffers, begins)
     }
@@ -301,7 +302,7 @@ impl Function {
         for argument in &launch.arguments {
             values.push(match argument {
                 Argument::Buffer(number) => Passed::Word(find(*number)?.address()),
-                // The lower bytes are read, and stand first on every host that CUDA has.
+                // The lower bytes are read, which come first on every host that CUDA supports.
                 Argument::U32(value) => Passed::Word((*value).into()),
                 Argument::F32(value) => Passed::Word(value.to_bits().into()),
                 Argument::Tensor(map) => Passed::Tensor(encode(context, map, find(map.buffer)?)?),
@@ -330,15 +331,15 @@ impl Function {
                 attrs: &mut attribute,
                 numAttrs: 1,
             };
-            // SAFETY: as below; the attribute is one, and outlives the call. What the kernel reads before it waits for what
-            // is in front of it, nothing in front writes: whoever says `Beside` has seen to that.
+            // SAFETY: as below; there is one attribute, which outlives the call. No preceding launch writes what the
+            // kernel reads before it waits: the caller that passes `Beside` has checked that.
             return context
                 .run(&self.launching, |_| unsafe { launch_kernel_ex(&config, function, arguments, nothing) });
         }
-        // SAFETY: the arguments are as many and of the types that the kernel takes, and are copied by the call. Kernels
-        // guard every access by the extents that they are given; those come from checked shapes, and the memory behind
-        // the addresses was taken for these shapes. It is held for as long as the launch can run, or used anew only by
-        // what comes after it on the same stream; that of the host, once the launch has been waited for.
+        // SAFETY: the arguments have the number and types of the kernel's parameters, and the call copies them. Kernels
+        // guard every access by the extents that they receive, which come from checked shapes, and the memory at the
+        // addresses was allocated for these shapes. It is held as long as the launch can run, or reused only by later
+        // work on the same stream; host memory is held until the launch has been waited for.
         context.run(&self.launching, |call| unsafe {
             (call.cuLaunchKernel)(
                 function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments, nothing,

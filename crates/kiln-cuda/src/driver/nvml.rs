@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// What functions of NVML give: 0 for success.
+/// The result code of NVML functions: 0 for success.
 type Code = c_uint;
 
 /// A device of NVML.
@@ -17,7 +17,7 @@ type Read = unsafe extern "C" fn(Handle, *mut c_uint) -> Code;
 type ReadKind = unsafe extern "C" fn(Handle, c_int, *mut c_uint) -> Code;
 type ReadTwo = unsafe extern "C" fn(Handle, *mut [c_uint; 2]) -> Code;
 
-/// The functions that are used, each of them there.
+/// The NVML functions that are used; all exist.
 struct Functions {
     by_bus: ByBus,
     clock: ReadKind,
@@ -53,10 +53,10 @@ fn functions() -> Option<&'static Functions> {
 }
 
 fn load() -> Option<(Functions, Library)> {
-    // SAFETY: what runs when it is loaded is the start of the driver's own library.
+    // SAFETY: loading it runs only the initialisers of the driver's own library.
     let library = NAMES.iter().find_map(|name| unsafe { Library::new(*name) }.ok())?;
-    // SAFETY: the types are those of `nvml.h`, enumerations as the numbers behind them. The library is kept for as long as the
-    // functions are.
+    // SAFETY: the types are those of `nvml.h`, with enumerations as their numbers. The library is kept as long as the
+    // functions.
     let functions = unsafe {
         let init = library.get::<Init>(b"nvmlInit_v2\0").ok()?;
         if init() != 0 {
@@ -73,21 +73,21 @@ fn load() -> Option<(Functions, Library)> {
     Some((functions, library))
 }
 
-/// What the device at this place of the bus does; none without NVML, or where it does not know the device.
+/// The readings of the device at this bus address; `None` without NVML, or if it does not know the device.
 pub(crate) fn readings(bus: &CStr) -> Option<Readings> {
-    /// The kinds of clock, and of sensor.
+    /// The kinds of clock and of sensor.
     const MULTIPROCESSORS: c_int = 1;
     const MEMORY: c_int = 2;
     const DIE: c_int = 0;
     let call = functions()?;
     let mut device = std::ptr::null_mut();
-    // SAFETY: the name ends with a zero; it writes one handle, to a place that is there.
+    // SAFETY: the name ends with a zero; it writes one handle, to a valid place.
     if unsafe { (call.by_bus)(bus.as_ptr(), &mut device) } != 0 {
         return None;
     }
     let kind = |function: ReadKind, kind| {
         let mut value = 0;
-        // SAFETY: the handle came from NVML, which never takes one back; it writes one number, to a place that is there.
+        // SAFETY: the handle came from NVML, which never invalidates one; it writes one number, to a valid place.
         (unsafe { function(device, kind, &mut value) } == 0).then_some(value)
     };
     let (mut power, mut busy) = (0, [0; 2]);

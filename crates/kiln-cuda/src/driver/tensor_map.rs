@@ -12,10 +12,10 @@ use kiln_ptx::{PtxType, TensorMap};
 use super::Context;
 use super::memory::Span;
 
-/// The description of a tensor that lies in a buffer, as the driver makes it.
+/// The driver's encoding of a tensor map for a tensor in a buffer.
 ///
 /// # Errors
-/// [`Error::Driver`] where the driver refuses it or is too old, and where the tensor is not within the buffer.
+/// [`Error::Driver`] if the driver refuses it or is too old, or if the tensor is not inside the buffer.
 pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> Result<CUtensorMap> {
     const WHAT: &str = "describing a tensor";
     let refused = |message: String| Error::Driver { what: WHAT.to_owned(), device: context.name().to_owned(), message };
@@ -34,8 +34,8 @@ pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> R
     }
     let mut encoded = CUtensorMap { opaque: [0; 16] };
     let address = std::ptr::without_provenance_mut::<c_void>(buffer.address() as usize);
-    // SAFETY: it reads three extents, two strides, three extents of a box and three steps, all of them there, and writes
-    // one description, to a place that is there. What it describes is within the buffer.
+    // SAFETY: it reads three extents, two strides, three extents of a box and three steps, all valid, and writes one
+    // map, to a valid place. The described tensor is inside the buffer.
     context.run(WHAT, |_| unsafe {
         encode(
             &mut encoded,
@@ -55,7 +55,7 @@ pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> R
     Ok(encoded)
 }
 
-/// Bytes from the first element of a tensor to behind its last one; none for what no memory holds.
+/// Bytes from the first element of a tensor to the end of its last one; `None` if that overflows.
 fn bytes(map: &TensorMap) -> Option<u64> {
     let [columns, rows, matrices] = map.extents;
     let row = columns.checked_mul(map.element.bytes().into())?;

@@ -14,12 +14,13 @@ use kiln_device::Location;
 /// Attention of f16 on tensor cores.
 pub(crate) enum OnTensorCores {
     WarpGroups(WarpGroupAttention, Launch),
-    /// Of causal queries whose positions or numbers of keys are operands.
+    /// For causal queries whose positions or numbers of keys are operands.
     WithSight(WarpGroupAttention, Launch),
     Warps(FlashPlan),
 }
 
-/// How attention of f16 runs on tensor cores, where the device has any and its kernels take the options, the extents and the scale.
+/// How f16 attention runs on tensor cores, if the device has any and their kernels support the options, the extents and
+/// the scale.
 ///
 /// # Errors
 /// [`Error::Shape`] when the operands do not fit one another.
@@ -49,7 +50,7 @@ pub(crate) fn on_tensor_cores(
     }
     let warp_groups = || -> Result<Option<OnTensorCores>> {
         let kernel = WarpGroupAttention::new(types, extents.d, op.causal)?;
-        // Where its tiles leave more than half of a device idle, smaller ones of parts of the keys are better.
+        // If its tiles would leave more than half of a device idle, smaller tiles over parts of the keys are faster.
         if 2 * kernel.tiles(&extents) < multiprocessors as usize {
             return Ok(None);
         }
@@ -65,17 +66,17 @@ pub(crate) fn on_tensor_cores(
     Ok(accepted(warps)?.map(OnTensorCores::Warps))
 }
 
-/// Tiles of queries from which on attention with positions runs on tensor cores. Chosen, not measured: a tile goes through its keys one
-/// after the other, and fewer tiles leave nearly all of a device idle meanwhile.
+/// Minimum tiles of queries for attention with positions on tensor cores. Chosen, not measured: a tile processes its
+/// keys one after another, and fewer tiles leave nearly all of a device idle meanwhile.
 const FEWEST_TILES: usize = 4;
 
-/// Whether attention is causal, with no other options than positions and numbers of keys.
+/// Whether attention is causal and has no options other than positions and numbers of keys.
 fn reads_sight(op: &Attention) -> bool {
     let given = AttentionOperands { positions: None, lengths: None, ..op.operands };
     op.causal && Attention { operands: given, ..*op }.is_plain()
 }
 
-/// Queries that share a head of keys, up to which keys and values of other types than f32 are read as they are.
+/// Maximum number of queries that share a key head for which keys and values of types other than f32 are read directly.
 const FEW: usize = 8;
 
 impl Lower<CudaDevice> for Attention {
@@ -110,7 +111,7 @@ impl Lower<CudaDevice> for Attention {
     }
 }
 
-/// Runs a kernel, and where it leaves parts of results the one that adds them up.
+/// Runs a kernel, and, if it writes partial results, the one that combines them.
 fn run_parts(
     plan: &mut Lowering<'_>,
     kernel: impl Into<Code>,
@@ -125,7 +126,7 @@ fn run_parts(
     plan.run(combine, adding, &[parts, out]);
 }
 
-/// Reports the first length of more than `t` keys, as a gather reports an index outside of `t + 1` rows.
+/// Reports the first length above `t` keys, as a gather reports an index outside of `t + 1` rows.
 fn check_lengths(op: &Attention, plan: &mut Lowering<'_>, lengths: Value, t: usize) -> Result<()> {
     let kernel = gather::Gather::new(0);
     let launch = kernel.launch(lengths.ty.shape.numel(), t + 1, 0)?;
@@ -134,7 +135,7 @@ fn check_lengths(op: &Attention, plan: &mut Lowering<'_>, lengths: Value, t: usi
     Ok(())
 }
 
-/// Floats or blocks as f32: themselves, or a copy for the duration of this step.
+/// Floats or blocks as f32: unchanged, or a copy for the duration of this step.
 fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     let DType::Blocks(format) = value.ty.dtype else { return cast::widened(plan, value) };
     let wide = plan.scratch(TensorType::f32(value.ty.shape));
@@ -144,7 +145,7 @@ fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     Ok(wide)
 }
 
-/// Attention on tensor cores of queries whose positions or numbers of keys are operands.
+/// Attention on tensor cores for queries whose positions or numbers of keys are operands.
 fn with_sight(
     op: &Attention,
     extents: &AttentionExtents,
@@ -159,7 +160,7 @@ fn with_sight(
     let counting = CausalSight.launch(extents, blocks, &counts)?;
     let bytes = CausalSight::bytes(extents, blocks).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
     let sight = plan.scratch_bytes(bytes);
-    // An operand that is not there is not read.
+    // Missing operands are not read.
     let operand = |place: Option<usize>| place.map_or(sight, |place| inputs[place].at);
     let report = match places.lengths {
         Some(_) => plan.fault(op.name(), extents.t + 1),
@@ -171,7 +172,7 @@ fn with_sight(
     Ok(())
 }
 
-/// Attention over keys and values as they are stored, with options and operands beside them.
+/// Attention over keys and values as stored, with options and optional operands.
 fn scan(
     op: &Attention,
     extents: &AttentionExtents,
@@ -185,7 +186,7 @@ fn scan(
         if ScanAttention::reads(value.ty.dtype, width) { Ok(value) } else { as_f32(plan, value) }
     };
     let (k, v) = (stored(plan, inputs[1], extents.d)?, stored(plan, inputs[2], extents.dv)?);
-    // An operand that is not there is not read: the queries take its place.
+    // Missing operands are not read: the queries take their place.
     let operand = |plan: &mut Lowering<'_>, place: Option<usize>| match place.map(|place| inputs[place]) {
         Some(value) if value.ty.dtype.is_float() => as_f32(plan, value),
         other => Ok(other.unwrap_or(q)),
@@ -213,7 +214,7 @@ fn scan(
     Ok(())
 }
 
-/// Attention on the units for f32.
+/// Attention on f32 units.
 fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Location) -> Result<()> {
     let wide = inputs.iter().map(|&input| as_f32(plan, input)).collect::<Result<Vec<_>>>()?;
     let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
@@ -234,8 +235,8 @@ mod tests {
     use kiln_device::Plan;
     use kiln_ir::Precision;
 
-    /// The kernels of causal attention of these heads, queries, keys and elements of a row, up to their tiles; and the bytes
-    /// of scratch memory.
+    /// The kernels of causal attention for these heads, queries, keys and row elements, without the tile suffixes; and
+    /// the bytes of scratch memory.
     fn planned(
         target: Target,
         [dtype, values]: [DType; 2],
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!((&*names.join(" "), scratch), ("flash_attention_causal_f16_f32_groups", 0));
         let widened = ["cast_f16_f32", "cast_f16_f32", "cast_f16_f32", "attention_causal_rows64"];
         assert_eq!(planned(Target::Sm75, [DType::F16; 2], [32, 512, 512, 64], None).0, widened);
-        // Rows that no kernel is for, and scales that turn the order of scores around.
+        // Rows without a kernel, and scales that would reverse the order of scores.
         assert_eq!(planned(Target::Sm80, [DType::F16; 2], [32, 512, 512, 40], None).0, widened);
         assert_eq!(planned(Target::Sm80, [DType::F16; 2], [32, 512, 512, 64], Some(Param::from(-0.5))).0, widened);
         // One of them is f32, and there are many queries.
@@ -301,7 +302,7 @@ mod tests {
     fn few_queries_of_f32_take_parts_of_many_keys() {
         let (names, scratch) = planned(Target::Sm80, [DType::F32; 2], [8, 1, 4096, 64], None);
         assert_eq!(names, ["attention_causal_rows64_parts", "flash_combine_f32"]);
-        // Of each of the 8 rows sums and two words of 128 parts.
+        // For each of the 8 rows sums and two words from 128 parts.
         assert_eq!(scratch, 128 * 8 * (64 + 2) * 4);
         for few in [[8, 1, 20, 64], [64, 64, 4096, 64], [8, 1, 4096, 63], [8, 1, 4096, 300]] {
             let (names, _) = planned(Target::Sm80, [DType::F32; 2], few, None);
@@ -314,7 +315,7 @@ mod tests {
         for target in [Target::Sm80, Target::Sm90a] {
             let (names, scratch) = planned(target, [DType::F16; 2], [8, 1, 8192, 128], None);
             assert_eq!(names, ["flash_attention_causal_f16_parts", "flash_combine_f32"]);
-            // Of each of the 8 rows a sum of 128 elements and two words, of 32 parts.
+            // For each of the 8 rows a sum of 128 elements and two words, from 32 parts.
             assert_eq!(scratch, 32 * 8 * (128 + 2) * 4);
         }
     }
@@ -338,7 +339,7 @@ mod tests {
             // A block for each of eight heads and of 64 parts of 128 keys.
             assert_eq!(grid, Some([8, 64, 1]));
         }
-        // Other formats and odd rows become f32 first, and so do keys of many queries.
+        // Other formats and odd rows are cast to f32 first, and so are keys for many queries.
         let q4_0 = DType::Blocks(kiln_ir::QuantFormat::Q4_0);
         let names = plan(Attention::causal(), [32, 1, 128], [8, 256, 128], q4_0, &[]).0;
         assert!(names.len() == 4 && names[2].starts_with("attention_scan_f32"), "{names:?}");
@@ -346,7 +347,7 @@ mod tests {
         assert!(names.len() == 4 && names[2].starts_with("attention_scan_f32"), "{names:?}");
         let names = plan(Attention::causal(), [32, 64, 128], [8, 256, 128], DType::F16, &[]).0;
         assert!(names.len() == 3 && names[2].starts_with("attention_causal"), "{names:?}");
-        // Lengths may be at fault, where there is nothing to compute, too.
+        // Lengths may be invalid even if there is nothing to compute.
         let lengths = TensorType::u32(Shape::new(&[1]).unwrap());
         let op = Attention::causal().with(&AttentionOperands { lengths: Some(()), ..AttentionOperands::default() });
         let (_, _, faults) = plan(op, [32, 1, 128], [8, 256, 128], DType::F16, &[lengths]);

@@ -13,7 +13,7 @@ impl Lower<CudaDevice> for Cast {
     }
 }
 
-/// Casts all elements; both have as many.
+/// Casts all elements; both have the same number.
 pub(super) fn cast(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()> {
     let kernel = cast::Cast::new(from.ty.dtype, to.ty.dtype)?;
     let launch = kernel.launch(from.ty.shape.numel())?;
@@ -21,12 +21,12 @@ pub(super) fn cast(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()
     Ok(())
 }
 
-/// A value of floats as f32: itself, or where it is of another type a copy for the duration of this step.
+/// A floating-point value as f32: unchanged, or a copy for the duration of this step.
 pub(crate) fn widened(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     of_type(plan, value, DType::F32)
 }
 
-/// A value of floats as floats of this type: itself, or where it is of another type a copy for the duration of this step.
+/// A floating-point value in this type: unchanged, or a copy for the duration of this step.
 pub(super) fn of_type(plan: &mut Lowering<'_>, value: Value, dtype: DType) -> Result<Value> {
     if value.ty.dtype == dtype {
         return Ok(value);

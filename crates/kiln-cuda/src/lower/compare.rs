@@ -38,7 +38,7 @@ impl Lower<CudaDevice> for Arithmetic {
     }
 }
 
-/// A value whose elements are words: itself, or where they are bytes a copy for the duration of this step.
+/// A value whose elements are words: itself, or for bytes a copy for the duration of this step.
 pub(super) fn in_words(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     let to = Compare::in_words(value.ty.dtype);
     if to == value.ty.dtype {

@@ -11,9 +11,9 @@ use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
 use kiln_device::lower::along_last;
 
-/// Blocks for each multiprocessor: as many as are resident there.
+/// Blocks for each multiprocessor, which are resident together.
 const RESIDENT: usize = 8;
-/// Tiles of the shortest part that is worth a block: three launches take some microseconds.
+/// Minimum tiles of a part: three launches take some microseconds.
 const SHORTEST: usize = 4;
 
 impl Lower<CudaDevice> for Cumsum {

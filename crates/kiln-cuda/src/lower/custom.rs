@@ -10,7 +10,7 @@ use kiln_ptx::{Kernel, PtxKernel, Target};
 use super::{Launches, Lower, Lowering, Value};
 use crate::{CudaDevice, CudaKernel};
 
-/// A kernel as a program wrote it: compiled code is found by its text.
+/// A kernel from a program, whose compiled code is cached by its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CustomCode(Arc<PtxKernel>);
 
@@ -25,7 +25,7 @@ impl Kernel for CustomCode {
         self.0.name().to_owned()
     }
 
-    /// What it does is left to the program.
+    /// Unknown for a program's kernel.
     fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
         None
     }

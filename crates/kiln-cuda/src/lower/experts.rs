@@ -18,7 +18,7 @@ impl Lower<CudaDevice> for MatmulByExpert {
         let [x, weights, indices] = [inputs[0], inputs[1], inputs[2]];
         let e = self.extents(&x.ty.shape, &weights.ty.shape, &indices.ty.shape)?;
         reported(plan, self.name(), e.experts, indices)?;
-        // Without experts every index is an error.
+        // Without experts every index is invalid.
         if outputs[0].ty.shape.is_empty() || e.experts == 0 {
             return Ok(());
         }
@@ -62,7 +62,7 @@ mod tests {
     use crate::plan::Hardware;
     use kiln_ir::Precision;
 
-    /// The kernels of two products for each of some rows, behind that which looks at the indices.
+    /// The kernels of two products for each of some rows, after the kernel that checks the indices.
     fn kernels(target: Target, weights: DType, rows: usize) -> Vec<String> {
         let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
         let ty = |dtype, dims: &[usize]| TensorType::of(dtype, Shape::new(dims).unwrap()).unwrap();

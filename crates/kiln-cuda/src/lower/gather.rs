@@ -18,7 +18,7 @@ impl Lower<CudaDevice> for Gather {
         if dtype == out.ty.dtype || out.ty.shape.is_empty() {
             return rows(self, plan, inputs, out);
         }
-        // The rows that are chosen as they are stored, and then as f32.
+        // Gathers the rows as stored, then decodes them to f32.
         let shape = Shape::new(&[inputs[1].ty.shape.numel(), inputs[0].ty.shape.columns()])?;
         let stored = plan.scratch(TensorType::of(dtype, shape)?);
         rows(self, plan, inputs, stored)?;
@@ -29,7 +29,7 @@ impl Lower<CudaDevice> for Gather {
     }
 }
 
-/// Copies rows as they are stored.
+/// Copies rows as stored.
 fn rows(op: &Gather, plan: &mut Lowering<'_>, inputs: &[Value], out: Value) -> Result<()> {
     let (table, indices) = (inputs[0].ty, inputs[1].ty.shape.numel());
     let rows = table.shape.rows();

@@ -14,21 +14,21 @@ use crate::CudaDevice;
 use crate::plan::{Code, Hardware};
 use kiln_device::Location;
 
-/// Large tiles that keep a device busy.
+/// Number of large tiles that keeps a device busy.
 const BUSY: usize = 128;
 
-/// Rows and columns of C, `m n / (m + n)`, from which on products in planes take less time than those of f32 as it is: writing
-/// and reading planes takes as long for few products as for many. On an H200, from 4.2 TB/s, 47 and 110 TFLOP/s; 128 x 4096 x
-/// 14336 was slower in planes.
+/// Minimum `m n / (m + n)`, for rows and columns of C, from which products in planes take less time than direct f32
+/// products: writing and reading planes takes as long for few products as for many. Computed for an H200, from 4.2
+/// TB/s, 47 and 110 TFLOP/s; 128 x 4096 x 14336 was slower in planes.
 const WORTH_PLANES: usize = 195;
 
-/// How warp groups take f32: with k innermost.
+/// The layout of f32 operands for warp groups: k innermost.
 pub(super) const K_INNERMOST: Matmul = Matmul { transpose_a: false, transpose_b: true };
 
-/// Adds `C = A B` on tensor cores where they take it, else on the units for f32.
+/// Adds `C = A B` on tensor cores if they support it, else on the f32 units.
 fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<()> {
     if extents.shared_b && !op.transpose_a {
-        // The rows of all A are those of one.
+        // The rows of a stack of A form one matrix.
         (extents.m, extents.batch) = (extents.m * extents.batch, 1);
     }
     if few_rows(plan, op, extents, [a, b, c])?
@@ -48,8 +48,8 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
     Ok(())
 }
 
-/// Adds the product of a few rows of f32 with the transpose of a matrix of 16 bits, which is read as it is stored; says whether it is
-/// one, and the kernel takes its extents.
+/// Adds the product of a few f32 rows with the transpose of a 16-bit matrix, which is read as stored. Returns whether
+/// the product has this form and the kernel supports its extents.
 fn few_rows(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let MatmulExtents { batch, m, k, n, .. } = extents;
     let Some(weights) = halves(&[b.ty]) else { return Ok(false) };
@@ -62,7 +62,8 @@ fn few_rows(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, 
     Ok(true)
 }
 
-/// Adds the product of f32 on the units for it, with operands that come by copies, and says whether those take its extents.
+/// Adds an f32 product on the f32 units, with operands that are copied asynchronously. Returns whether its extents
+/// allow that.
 fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let (kernel, parts) = MultistageGemm::for_extents(op, extents, plan.target.multiprocessors);
     let Some(launch) = accepted(kernel.launch(extents, parts))? else { return Ok(false) };
@@ -80,7 +81,7 @@ fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
     Ok(true)
 }
 
-/// Adds the product on tensor cores, and says whether they take it.
+/// Adds the product on tensor cores. Returns whether they support it.
 fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let halves = halves(&[a.ty, b.ty]);
     let (kernel_op, input) = match (halves, plan.target.precision) {
@@ -103,7 +104,7 @@ fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, 
     Ok(true)
 }
 
-/// Adds the product of what is nearest to the operands in bf16, and says whether a kernel takes it.
+/// Adds the product of the operands rounded to bf16. Returns whether a kernel supports it.
 fn rounded(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let Some((kernel, launch)) = kernel(*plan.target, op, PtxType::Bf16, extents)? else { return Ok(false) };
     let [a, b] = [a, b].map(|operand| cast::of_type(plan, operand, DType::Bf16));
@@ -111,7 +112,7 @@ fn rounded(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c
     Ok(true)
 }
 
-/// The kernel for tensor cores that takes a product as it is stored, and its launch: of warp groups where there are any.
+/// The tensor core kernel for the product in its stored layout, and its launch: with warp groups if there are any.
 pub(super) fn kernel(
     hardware: Hardware,
     op: Matmul,
@@ -131,7 +132,7 @@ pub(super) fn kernel(
     Ok(accepted(kernel.launch(extents, [1.0, 0.0]))?.map(|launch| (kernel.into(), launch)))
 }
 
-/// Adds the product of f32 in two parts, and says whether warp groups take it.
+/// Adds an f32 product with operands split into two parts. Returns whether warp groups support it.
 fn in_planes(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let MatmulExtents { m, n, .. } = extents;
     if !plan.target.has_warp_groups() || m.saturating_mul(n) < WORTH_PLANES.saturating_mul(m + n) {
@@ -149,13 +150,13 @@ fn in_planes(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
     Ok(true)
 }
 
-/// Matrices of f32 that are an operand.
+/// An operand as f32 matrices.
 struct Stored {
     x: Value,
     matrices: usize,
     /// Rows, or columns, and k.
     extents: [usize; 2],
-    /// Whether k is outside.
+    /// Whether k is the outer dimension.
     across: bool,
 }
 
@@ -170,7 +171,7 @@ fn operands(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b]:
     ])
 }
 
-/// Matrices of f32 in two planes in TF32, with k innermost.
+/// f32 matrices as two TF32 planes, with k innermost.
 fn planes(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], across }: Stored) -> Result<Location> {
     let kernel = Tf32Planes::new(across);
     let launch = kernel.launch(matrices, rows, k)?;
@@ -180,7 +181,7 @@ fn planes(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], acr
     Ok(planes)
 }
 
-/// Matrices of f32 that have k outside, with k innermost.
+/// f32 matrices with k outermost, transposed to k innermost.
 fn turned(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], .. }: Stored) -> Result<Location> {
     let launch = Transpose.launch(matrices, k, rows)?;
     let turned = plan.scratch_bytes(x.ty.bytes());
@@ -188,7 +189,7 @@ fn turned(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], .. 
     Ok(turned)
 }
 
-/// A stack of as many matrices as there are products: itself, or where it has fewer a copy that repeats them.
+/// A stack with a matrix for each product: itself, or a copy that repeats its matrices.
 fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<StridedCopy>) -> Result<Value> {
     let Some(repeat) = repeat else { return Ok(stack) };
     let [.., rows, columns] = *stack.ty.shape.dims() else { return Ok(stack) };
@@ -232,7 +233,7 @@ mod tests {
 
     const HOPPER: Hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
 
-    /// The names of the kernels of a product, up to their tiles.
+    /// The names of the kernels of a product, without the tile suffixes.
     fn kernels(hardware: Hardware, op: Matmul, types: [(DType, [usize; 2]); 2]) -> Vec<String> {
         let types = types.map(|(dtype, dims)| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap());
         let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(op), &types, &hardware).unwrap();
@@ -256,15 +257,15 @@ mod tests {
                 assert_eq!(of(target, m, k, n), widened("gemm_nn_stages"), "{target}");
             }
         }
-        // Rows of C that are not whole copies are written by warps.
+        // Rows of C that do not allow asynchronous stores are written by warps.
         let narrow = kernels(HOPPER, K_INNERMOST, [(half, [100, 64]), (half, [70, 64])]);
         assert_eq!(narrow, ["gemm_nt_f16_f32_warps"]);
-        // A few rows of f32 are multiplied with what is stored, unless rows are no whole vectors.
+        // A few f32 rows are multiplied with the matrix as stored, unless rows are not whole vectors.
         let few = |m, k, n| kernels(HOPPER, K_INNERMOST, [(DType::F32, [m, k]), (half, [n, k])]);
         assert_eq!(few(5, 64, 70), ["gemm_few_rows_f16"]);
         assert_eq!(few(9, 64, 64), widened("gemm_nt_stages")[1..]);
         assert_eq!(few(1, 63, 64)[0], "cast_f16_f32");
-        // One of them is widened, and multiplied as f32 is.
+        // One of them is widened, and the product is that of f32.
         assert_eq!(kernels(HOPPER, nn, [(half, [64, 64]), (DType::F32, [64, 64])]), widened("gemm_nn_stages")[1..]);
     }
 

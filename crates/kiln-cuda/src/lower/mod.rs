@@ -34,7 +34,7 @@ pub(crate) type Lowering<'a> = kiln_device::Lowering<'a, CudaDevice>;
 
 /// Adds launches to a plan.
 pub(crate) trait Launches {
-    /// Runs a kernel on buffers, which the launch calls by their positions.
+    /// Runs a kernel on buffers, to which the launch refers by position.
     fn run(&mut self, kernel: impl Into<Code>, launch: Launch, buffers: &[Location]);
 }
 
@@ -44,10 +44,10 @@ impl Launches for Lowering<'_> {
     }
 }
 
-/// The types of floats in 16 bits, which tensor cores multiply.
+/// The 16-bit floating-point types, which tensor cores multiply.
 const HALVES: &[DType] = &[DType::F16, DType::Bf16];
 
-/// The type of 16 bits that all operands have, where they have one.
+/// The common 16-bit type of all operands, if there is one.
 pub(crate) fn halves(operands: &[TensorType]) -> Option<PtxType> {
     let (first, rest) = operands.split_first()?;
     let ty = match first.dtype {
@@ -58,7 +58,7 @@ pub(crate) fn halves(operands: &[TensorType]) -> Option<PtxType> {
     rest.iter().all(|operand| operand.dtype == first.dtype).then_some(ty)
 }
 
-/// What a kernel says of extents or parameters; none where it does not take them and another may.
+/// Returns `None` if a kernel does not support extents or parameters, so that another may.
 fn accepted<T>(said: Result<T>) -> Result<Option<T>> {
     match said {
         Ok(taken) => Ok(Some(taken)),

@@ -29,20 +29,21 @@ impl Lower<CudaDevice> for Dequantize {
     }
 }
 
-/// Rows of x from which on reading weights once for up to 64 rows takes less time than reading them for every eight. Measured on an H100.
+/// Minimum rows of x for which reading weights once for up to 64 rows takes less time than reading them for every
+/// eight. Measured on an H100.
 const TILED: usize = 5;
 
-/// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows, and than taking
-/// them apart for every 64; and where they are rounded to bf16, than that. Measured on an H100.
+/// Minimum rows of x for which decoding the weights first takes less time than decoding them again for every eight
+/// rows, and than unpacking them for every 64; and the same for weights rounded to bf16. Measured on an H100.
 const MANY: usize = 64;
 const MORE: usize = 768;
 const ROUNDED: usize = 192;
 
-/// Bytes of scratch memory at most for decoded weights.
+/// Maximum bytes of scratch memory for decoded weights.
 const MOST_SCRATCH: usize = 1 << 30;
 
-/// Adds the product of many rows of x with weights that are decoded first, both in two parts in bf16, on tensor cores; says whether
-/// kernels take it.
+/// Adds the product of many rows of x with weights that are decoded first, both split into two bf16 parts, on tensor
+/// cores. Returns whether kernels support it.
 fn decoded(
     plan: &mut Lowering<'_>,
     format: QuantFormat,
@@ -66,7 +67,7 @@ fn decoded(
     else {
         return Ok(false);
     };
-    // What is made of x comes first: products of a round share it.
+    // The scratch memory for x comes first: products of a round share it.
     let [of_x, words, of_weights] = [of_x, 4 * m, of_weights].map(|bytes| plan.scratch_bytes(bytes));
     plan.run(quant::SplitRows, splitting_rows, &[x, of_x, words]);
     plan.run(split, splitting, &[weights, of_weights]);
@@ -75,7 +76,8 @@ fn decoded(
     Ok(true)
 }
 
-/// Adds the product of many rows of x with weights that are decoded first, both nearest in bf16; says whether kernels take it.
+/// Adds the product of many rows of x with weights that are decoded first, both rounded to bf16. Returns whether
+/// kernels support it.
 fn rounded(
     plan: &mut Lowering<'_>,
     format: QuantFormat,
@@ -93,7 +95,7 @@ fn rounded(
     let Some((product, launch)) = product else { return Ok(false) };
     let round = quant::SplitBlocks::rounding(format);
     let Some(rounds) = accepted(round.launch(n * k))? else { return Ok(false) };
-    // What is made of x comes first: products of a round share it.
+    // The scratch memory for x comes first: products of a round share it.
     let x = cast::of_type(plan, x, DType::Bf16)?;
     let of_weights = plan.scratch_bytes(bytes);
     plan.run(round, rounds, &[weights.at, of_weights]);
@@ -101,7 +103,8 @@ fn rounded(
     Ok(true)
 }
 
-/// Adds the product of more than a few rows of x, which are rounded first; says whether kernels take it. `addend` is added to it.
+/// Adds the product of more than a few rows of x, which are rounded first. Returns whether kernels support it. `addend`
+/// is added to it.
 fn tiled(
     plan: &mut Lowering<'_>,
     format: QuantFormat,
@@ -137,7 +140,8 @@ fn tiled(
 }
 
 impl Lower<CudaDevice> for QuantMatmul {
-    /// A third operand is added to the result: the device asks for [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
+    /// A third operand is added to the result: the device requests
+    /// [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let extents @ [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
@@ -181,7 +185,7 @@ impl Lower<CudaDevice> for QuantMatmul {
     }
 }
 
-/// A product of few rows, which are normalised in its kernel.
+/// A product of few rows, which its kernel normalises.
 pub(crate) fn lower_normed(
     norm: &RmsNorm,
     op: &Op,
@@ -221,7 +225,7 @@ mod tests {
         kernels_of(hardware(target), format, m, adds)
     }
 
-    /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
+    /// The kernels of a product of `m` rows, to which a tensor is added if `adds`.
     fn kernels_of(hardware: Hardware, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
         let mut graph = Graph::new();
         let shape = |rows| Shape::new(&[rows, 256]).unwrap();
@@ -264,10 +268,10 @@ mod tests {
             assert_eq!(found[0], "round_rows_32");
             assert!(found[1].starts_with(&format!("tiled_quant_matmul_q4_K_{rows}_")), "{found:?}");
         }
-        // k is one chunk, so there are no parts, and the sum is of the product.
+        // k is one chunk, so there are no partial results, and the product's kernel adds the tensor.
         assert_eq!(of(Target::Sm90a, 9, true), ["round_rows_32", "tiled_quant_matmul_q4_K_16_overlapping_adding"]);
         assert_eq!(of(Target::Sm80, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_64"]);
-        // Where a block of threads has less shared memory tiles are of fewer rows, and other kernels have no room.
+        // With less shared memory per block, tiles have fewer rows, and other kernels do not fit.
         assert_eq!(of(Target::Sm89, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_32"]);
         assert_eq!(of(Target::Sm89, 1, false), ["round_rows_32", "tiled_quant_matmul_q4_K_8"]);
     }

@@ -9,7 +9,7 @@ use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Rope {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        // Angles grow beyond what the kernel reduces; no model has such a base.
+        // Angles would exceed the kernel's range reduction; no model has such a base.
         if self.theta.get() < 1.0 {
             return Err(Error::Unsupported { op: self.name(), backend: "CUDA" });
         }

@@ -61,7 +61,7 @@ impl Lower<CudaDevice> for GroupNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let extents = channels_of(&inputs[0].ty);
         let [outer, channels, plane] = extents;
-        // Groups are rows, which are normalised; then each channel is scaled and shifted.
+        // Groups are rows, which are normalised first; then each channel is scaled and shifted.
         let (rows, row) = (outer * self.groups, channels / self.groups * plane);
         let x = Value { ty: TensorType::f32(Shape::new(&[rows, row])?), ..inputs[0] };
         let normal = plan.scratch(x.ty);

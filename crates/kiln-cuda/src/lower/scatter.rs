@@ -54,7 +54,7 @@ impl Lower<CudaDevice> for IndexAdd {
 /// Reports an index outside of a table of `rows` rows.
 pub(super) fn reported(plan: &mut Lowering<'_>, op: &'static str, rows: usize, indices: Value) -> Result<()> {
     let report = plan.fault(op, rows);
-    // Of rows of nothing a gather looks at the indices alone.
+    // For rows without columns a gather only checks the indices.
     let kernel = gather::Gather::new(0);
     let launch = kernel.launch(indices.ty.shape.numel(), rows, 0)?;
     plan.run(kernel, launch, &[indices.at, indices.at, indices.at, report]);

@@ -20,7 +20,7 @@ macro_rules! movements {
 }
 movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
 
-/// Fills the output where some of it is covered by no operand, and copies each operand to its place.
+/// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {
     if let Some(value) = op.fill() {
         let word = out.ty.dtype.word_of(value);
@@ -34,7 +34,7 @@ fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Val
     Ok(())
 }
 
-/// Copies what a plan names from one tensor to another.
+/// Copies the units of a plan from one tensor to another.
 pub(super) fn copy(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Location, out: Location) -> Result<()> {
     if copy.is_empty() {
         return Ok(());

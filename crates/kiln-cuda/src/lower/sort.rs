@@ -14,7 +14,7 @@ use kiln_device::lower::along_last;
 impl Lower<CudaDevice> for Sort {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         along_last(plan, self.axis, inputs[0], outputs, |plan, x, outputs| {
-            // Elements of less than a word are sorted as words, which stand for the same numbers.
+            // Elements smaller than a word are sorted as words of equal value.
             let words = match x.ty.dtype {
                 DType::F16 | DType::Bf16 => widened(plan, x)?,
                 _ => in_words(plan, x)?,

@@ -3,7 +3,7 @@
 use kiln_cuda::{CudaDevice, DeviceOptions};
 
 /// The first device. Without one the test is skipped, and says so; with `cuda` in `KILN_REQUIRE` it fails instead.
-#[allow(dead_code)] // not every file of tests that has this module needs it
+#[allow(dead_code)] // not every test file with this module needs it
 pub(crate) fn device() -> Option<CudaDevice> {
     device_with(&DeviceOptions::new())
 }

@@ -1,6 +1,6 @@
 //! A device in plain Rust: memory is bytes on the heap, kernels are the f64 reference of each operation.
 //!
-//! Work is queued and runs in order of submission when somebody waits for it, as late as a real device may run it. Tests make
+//! Work is queued and runs in order of submission when a caller waits for it, as late as a real device may run it. Tests make
 //! the device fail: it can run out of memory, be lost, or refuse a kernel. It panics where the device layer breaks its part of
 //! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input.
 
@@ -429,7 +429,7 @@ impl Driver for HostDevice {
         self.suspend_if(self.0.options.suspends).await;
         self.check_alive()?;
         if let Some(bytes) = late {
-            // What was not allocated must not be used again: it goes to the pool first.
+            // Memory that was not allocated must not be reused, so the result returns to the pool first.
             drop(result);
             self.trim();
             return Err(Error::OutOfMemory { bytes: bytes as usize });
@@ -444,7 +444,7 @@ impl Driver for HostDevice {
             return Err(Error::Limit { what: "bytes of one tensor", device: self.label(), asked: bytes, limit });
         }
         let used = self.0.used.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        // Counted already: dropping it subtracts it, on failure, too.
+        // Already counted: dropping it subtracts its size, also on failure.
         let data = Arc::new(Bytes { size: bytes as usize, data: Mutex::default() });
         let memory = HostMemory { bytes: data, size: bytes, used: self.0.used.clone() };
         if used > self.0.limit.load(Ordering::SeqCst) {
@@ -508,7 +508,7 @@ impl Driver for HostDevice {
             assert!(lock(&self.0.state).compiled.contains(&step.code()), "{} is not compiled", step.name());
             let inputs = step.inputs.iter().map(value).collect::<Result<Vec<_>>>()?;
             let outputs = step.outputs.iter().map(value).collect::<Result<Vec<_>>>()?;
-            // What an update begins with is in its output.
+            // The output of an update already contains the first operand.
             let read = &inputs[usize::from(step.updates())..];
             let overlap = |(_, output): &(TensorType, Span)| read.iter().any(|(_, input)| input.overlaps(output));
             assert!(!outputs.iter().any(overlap), "{step:?} overwrites what it reads");

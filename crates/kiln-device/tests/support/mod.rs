@@ -1,6 +1,6 @@
 //! What the tests of the device layer share: a device in plain Rust, and a few helpers.
 
-#![allow(dead_code, unused_imports)] // not every file of tests needs all of it
+#![allow(dead_code, unused_imports)] // each test file uses a part of it
 
 mod host_driver;
 mod steps;

@@ -52,7 +52,7 @@ impl HostStep {
     pub(crate) fn code(&self) -> String {
         let types: Vec<TensorType> = self.inputs.iter().map(|value| value.ty).collect();
         match &self.kernel {
-            // The ids of its tensors are no part of the code.
+            // The code does not depend on tensor ids.
             Kernel::Fused(fused) => format!("fused {:?} {types:?}", fused.instructions),
             kernel => format!("{kernel:?} {types:?}"),
         }
@@ -165,7 +165,7 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
     let fault = match op {
         Op::Gather(_) | Op::Scatter(_) | Op::IndexAdd(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
         Op::MatmulByExpert(_) => Some(plan.fault(op.name(), inputs[1].ty.shape.dims().first().copied().unwrap_or(0))),
-        // Of the rows of a matrix.
+        // The bound is the number of rows of a matrix.
         Op::WriteRows(_) => {
             Some(plan.fault(op.name(), inputs[0].ty.shape.dims().iter().rev().nth(1).copied().unwrap_or(0)))
         }

@@ -36,7 +36,7 @@ pub(crate) fn exercise(bytes: &[u8]) {
     let mut written = Vec::new();
     writer.write(&mut written).expect("a Vec takes everything");
     let again = Gguf::parse(&written).expect("what is written is valid");
-    // Bits of NaN count, too, so texts are compared.
+    // NaN payloads count too, so texts are compared.
     assert_eq!(format!("{:?}", again.metadata()), format!("{metadata:?}"));
     assert_eq!(again.infos().len(), file.infos().len());
     for (a, b) in again.tensors().zip(file.tensors()) {

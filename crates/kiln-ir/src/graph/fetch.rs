@@ -5,11 +5,11 @@
 pub enum Fetch {
     /// Element by element.
     Whole,
-    /// One element for all.
+    /// One element for all positions.
     Scalar,
-    /// Again and again along the outer dimensions, from a length that is a multiple of four.
+    /// Repeated along the outer dimensions; the length is a multiple of four.
     Vectors,
-    /// Again and again, from any length.
+    /// Repeated along the outer dimensions; any length.
     Elements,
 }
 

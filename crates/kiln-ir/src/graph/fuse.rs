@@ -78,18 +78,18 @@ pub struct Fused {
 
 /// A partition of the live nodes into steps that can run one after another.
 pub(super) struct Groups {
-    /// Nodes of each group, in recorded order; groups in an order in which they can run.
+    /// Nodes of each group, in recorded order; the groups are in an order in which they can run.
     pub(super) order: Vec<Vec<usize>>,
-    /// How many groups each round has, in this order.
+    /// Number of groups of each round, in this order.
     pub(super) rounds: Vec<usize>,
     pub(super) norms: Norms,
 }
 
 /// Norms that are part of the products that read them.
 pub(super) struct Norms {
-    /// For each node, the norm that is part of it.
+    /// For each node, the norm that it includes.
     of_product: Vec<Option<usize>>,
-    /// For each node, whether it is part of others.
+    /// For each node, whether other nodes include it.
     is_part: Vec<bool>,
 }
 
@@ -128,7 +128,7 @@ impl Norms {
         norms
     }
 
-    /// What is part of a node.
+    /// The norm that a product includes.
     pub(super) fn of(&self, graph: &Graph, product: usize) -> Option<RmsNorm> {
         match self.of_product[product].map(|norm| graph.nodes[norm].op) {
             Some(Op::RmsNorm(norm)) => Some(norm),
@@ -136,12 +136,13 @@ impl Norms {
         }
     }
 
-    /// Whether a node is part of others.
+    /// Whether other nodes include this one.
     fn has(&self, node: usize) -> bool {
         self.is_part[node]
     }
 
-    /// What the step of a node reads: its operands, or with a norm the operand of that, the weights and gamma.
+    /// The operands of a node's step: those of the node, or, if it includes a norm, the norm's operand, the weights and
+    /// gamma.
     pub(super) fn operands(&self, graph: &Graph, node: usize) -> Vec<TensorId> {
         let inputs = &graph.nodes[node].inputs;
         match self.of_product[node].map(|norm| &graph.nodes[norm].inputs[..]) {
@@ -151,7 +152,8 @@ impl Norms {
     }
 }
 
-/// What a sum adds to a product with quantised weights, both of the same extents and of f32; none where it is no such sum.
+/// The operand that a sum adds to a product with quantised weights, both of f32 and the same extents; `None` if this is
+/// another kind of sum.
 pub(super) fn addend(graph: &Graph, simplified: &Simplified, product: usize, sum: usize) -> Option<TensorId> {
     let [product, sum] = [product, sum].map(|node| &graph.nodes[node]);
     let (Op::QuantMatmul(_), [of_product], [a, b]) = (product.op, &product.outputs[..], &sum.inputs[..]) else {
@@ -175,15 +177,15 @@ struct Builder<'a> {
     norms: Norms,
     /// For each node, how many live nodes read its result; one more when it is wanted itself.
     readers: Vec<usize>,
-    /// The group of each node; `usize::MAX` for one that is not live.
+    /// The group of each node; `usize::MAX` for dead nodes.
     group_of: Vec<usize>,
     /// Nodes of each group, in recorded order; empty once merged into another.
     members: Vec<Vec<usize>>,
 }
 
-/// Puts element-wise nodes of one number of elements that feed one another, reshaped or not, into one group.
+/// Groups element-wise nodes with equal numbers of elements that feed one another, directly or through reshapes.
 ///
-/// Merging two groups is sound when no path leads from one to the other through a third: that third would have to run
+/// Merging two groups is valid unless a path leads from one to the other through a third group, which would have to run
 /// both after and before the merged group.
 pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId], limits: FusionLimits) -> Groups {
     let mut builder = Builder {
@@ -226,7 +228,7 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
     Groups { order, rounds, norms: builder.norms }
 }
 
-/// How many groups behind a step are looked at for others of its operation.
+/// How many later groups are searched for further steps of the same operation.
 const AHEAD: usize = 16;
 
 impl Builder<'_> {
@@ -236,17 +238,19 @@ impl Builder<'_> {
         inputs.filter_map(|id| self.graph.producer(self.simplified.elements(id))).collect()
     }
 
-    /// Groups that a group must run after: those that it reads from, and those that read a state before it writes to it.
+    /// The groups that must run before a group: those that it reads from, and those that read a state before it writes
+    /// to it.
     fn reads(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
         let before = |&node: &usize| self.feeders(node).into_iter().chain(self.simplified.before(node).iter().copied());
         let nodes = self.members[group].iter().flat_map(before);
         nodes.map(|node| self.group_of[node]).filter(move |&other| other != group)
     }
 
-    /// Elements of each result. An operand that repeats has fewer, so what it comes from is in no group with its reader.
+    /// Elements of each result. An operand that repeats has fewer elements, so its producer is never in the group of
+    /// its reader.
     fn elements_if_elementwise(&self, group: usize) -> Option<usize> {
         let node = &self.graph.nodes[*self.members[group].first()?];
-        // A chain reads f32 alone.
+        // A fused chain reads only f32.
         let wide = || node.inputs.iter().all(|&id| self.graph.type_of(id).dtype == DType::F32);
         (matches!(node.op, Op::Elementwise(_)) && wide()).then(|| self.graph.type_of(node.outputs[0]).shape.numel())
     }
@@ -264,7 +268,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Joins a sum that is a group of its own with the product that is one of its operands, where nothing else reads that.
+    /// Merges a sum that is a group of its own with the product that it adds to, if nothing else reads the product.
     fn try_add(&mut self, node: usize) {
         let at = self.group_of[node];
         let Op::Elementwise(sum) = self.graph.nodes[node].op else { return };
@@ -294,8 +298,8 @@ impl Builder<'_> {
         self.members[a].sort_unstable();
     }
 
-    /// Whether the merged group would stay within the limits of what it reads and writes. Readers that are recorded
-    /// later and may still join count as outside ones.
+    /// Whether the tensors that the merged group reads and writes stay within the limits. Later readers that may still
+    /// join count as outside readers.
     fn memory_fits(&self, a: usize, b: usize) -> bool {
         let nodes: Vec<usize> = self.members[a].iter().chain(&self.members[b]).copied().collect();
         let mut inputs = Vec::new();
@@ -316,10 +320,9 @@ impl Builder<'_> {
         inputs.len() <= self.limits.inputs && written <= self.limits.outputs
     }
 
-    /// Whether `from` reads, through at least one other group, what `to` computes.
+    /// Whether `from` depends on a result of `to` through at least one other group.
     fn leads_through_third(&self, from: usize, to: usize) -> bool {
-        // Nodes read only what was recorded before them: a group whose last member precedes the first of `to` cannot
-        // depend on it.
+        // Nodes read only earlier nodes: a group whose last member precedes the first of `to` cannot depend on it.
         let Some(&earliest) = self.members[to].first() else { return false };
         let mut seen = vec![false; self.members.len()];
         let mut pending: Vec<usize> = self.reads(from).filter(|&group| group != to).collect();
@@ -337,12 +340,12 @@ impl Builder<'_> {
         false
     }
 
-    /// Groups in an order in which each reads only earlier ones: depth first, in recorded order.
+    /// Orders the groups so that each reads only earlier ones: depth first, in recorded order.
     fn order(&self) -> Vec<usize> {
         let mut order = Vec::new();
         let mut placed = vec![false; self.members.len()];
         for root in 0..self.members.len() {
-            // A group is visited twice: once to put what it reads before it, once to place it.
+            // A group is visited twice: first to place its inputs, then to place it.
             let mut stack = vec![(root, false)];
             while let Some((group, ready)) = stack.pop() {
                 if placed[group] || self.members[group].is_empty() {
@@ -362,15 +365,15 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// The operation of a group that is a single node and no element-wise function, and the norm that is part of it.
+    /// The operation of a group that is a single node and not element-wise, and the norm that it includes.
     fn single(&self, group: usize) -> Option<(Op, Option<RmsNorm>)> {
         let &[node] = &self.members[group][..] else { return None };
         let op = self.graph.nodes[node].op;
         (!matches!(op, Op::Elementwise(_))).then(|| (op, self.norms.of(self.graph, node)))
     }
 
-    /// The same groups, those of one operation side by side where they could run before the first of them, too; and how many groups each
-    /// round has.
+    /// Reorders the groups so that groups of one operation are adjacent if they could all run before the first of them.
+    /// Also returns the number of groups of each round.
     fn rounds(&self, order: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let mut placed = vec![false; self.members.len()];
         let (mut all, mut rounds) = (Vec::with_capacity(order.len()), Vec::new());
@@ -382,7 +385,7 @@ impl Builder<'_> {
             all.push(first);
             if let Some(op) = self.single(first) {
                 let ahead = order[at + 1..].iter().copied().take(AHEAD).filter(|&group| !placed[group]);
-                // Nothing of this round is marked as placed yet: what reads it is not there.
+                // Groups of this round are not marked as placed yet, so their readers cannot join it.
                 let could_run =
                     |&group: &usize| self.single(group) == Some(op) && self.reads(group).all(|other| placed[other]);
                 all.extend(ahead.filter(could_run).take(self.limits.round - 1));
@@ -395,7 +398,7 @@ impl Builder<'_> {
 }
 
 impl Fused {
-    /// Turns a group of nodes into one step; `kept` says which results others read.
+    /// Turns a group of nodes into one step; `kept` says which results other steps read.
     pub(super) fn new(
         graph: &Graph,
         simplified: &Simplified,

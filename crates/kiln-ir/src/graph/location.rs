@@ -6,11 +6,11 @@ use crate::{Error, Result};
 /// The memory that a tensor of a schedule lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// Its own, which comes from outside.
+    /// The memory of an input, provided from outside.
     Input(TensorId),
-    /// That of a state, which comes from outside and changes.
+    /// The memory of a state, provided from outside and modified.
     State(TensorId),
-    /// Its own, for as long as it is wanted.
+    /// The memory of a wanted result, which lives as long as it is wanted.
     Result(TensorId),
     /// A slot that intermediate results share.
     Slot(usize),

@@ -14,12 +14,12 @@ pub enum Step {
     Run {
         /// The operation.
         op: Op,
-        /// The norm of the rows of a product that is computed in the same step, where [`FusionLimits::norms`] allows that.
+        /// The norm of the rows of a product that is computed in the same step, if [`FusionLimits::norms`] allows that.
         norm: Option<RmsNorm>,
-        /// What it reads: its operands, and behind those of a product gamma, with a norm, whose operand is then the first, or what is
-        /// added to it where [`FusionLimits::addends`] allows that.
+        /// The operands. Those of a product are followed by gamma if it includes a norm (the norm's operand is then the
+        /// first), or by the addend if [`FusionLimits::addends`] allows one.
         inputs: Vec<TensorId>,
-        /// What it writes.
+        /// The results.
         outputs: Vec<TensorId>,
     },
     /// A fused element-wise chain.
@@ -70,8 +70,8 @@ pub struct Schedule {
     /// Memory for intermediate results.
     pub slots: Vec<Slot>,
     slot_of: HashMap<TensorId, usize>,
-    /// The tensor whose memory another one is: for the results of reshapes that steps read or that are wanted, and for versions
-    /// of states.
+    /// The tensor whose memory a tensor shares: for results of reshapes that steps read or that are wanted, and for
+    /// versions of states.
     root_of: HashMap<TensorId, TensorId>,
     /// For each wanted result, in the order they were asked for, the tensor that holds its value. Its memory is that of
     /// [`Schedule::root`].
@@ -266,7 +266,7 @@ mod tests {
         let shown = reshape(&mut g, out, &[2, 6]);
         let schedule = g.schedule(&[shown, matrix], FusionLimits::default()).unwrap();
         assert_eq!(schedule.steps.len(), 2);
-        // Types are those of the names, memory is that of the roots.
+        // Types belong to the names, memory belongs to the roots.
         assert_eq!(schedule.steps[0].inputs(), [matrix]);
         assert_eq!(schedule.steps[1].inputs(), [turned]);
         assert_eq!((schedule.root(matrix), schedule.root(turned), schedule.root(shown)), (x, soft, out));
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(schedule.location(&g, out).unwrap(), Location::Result(out));
         assert_eq!(schedule.inputs(&g).unwrap(), [x]);
         assert_eq!((schedule.results.as_slice(), schedule.slots.len()), (&[shown, matrix][..], 1));
-        // Nothing but reshapes.
+        // Only reshapes.
         let schedule = g.schedule(&[matrix], FusionLimits::default()).unwrap();
         assert!(schedule.steps.is_empty() && schedule.slots.is_empty());
         assert_eq!(schedule.location(&g, matrix).unwrap(), Location::Input(x));
@@ -293,7 +293,7 @@ mod tests {
             round: 4,
             ..FusionLimits::default()
         };
-        // Rows, whether something else reads the norm, and steps.
+        // Rows, whether another node reads the norm, and the expected number of steps.
         for (rows, reads_norm, expected) in [(4, false, 2), (5, false, 3), (2, true, 4)] {
             let mut g = Graph::new();
             let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
@@ -346,13 +346,14 @@ mod tests {
             schedule.steps.iter().map(|step| (step.inputs(), step.outputs().collect::<Vec<_>>())).collect();
         assert_eq!(steps, [(&[x, w, x][..], vec![sum]), (&[sum, w, sum][..], vec![out])]);
         assert_eq!(g.schedule(&[out], FusionLimits::default()).unwrap().steps.len(), 4);
-        // Not where the product itself is wanted or read elsewhere, added to itself, or of other extents than what is added.
+        // No fusion if the product itself is wanted or read elsewhere, is added to itself, or has other extents than
+        // the addend.
         assert_eq!(g.schedule(&[out, product], limits).unwrap().steps.len(), 3);
         let twice = push(&mut g, Elementwise::add(), &[product, product]);
         assert_eq!(g.schedule(&[twice], limits).unwrap().steps.len(), 2);
         let biased = push(&mut g, Elementwise::add(), &[product, bias]);
         assert_eq!(g.schedule(&[biased], limits).unwrap().steps.len(), 2);
-        // The sum reads what only the product's reader gives: the product cannot wait for it.
+        // The addend depends on a reader of the product, so the product cannot include the sum.
         let soft = push(&mut g, Softmax, &[product]);
         let late = push(&mut g, Elementwise::add(), &[product, soft]);
         assert_eq!(g.schedule(&[late], limits).unwrap().steps.len(), 3);
@@ -369,7 +370,7 @@ mod tests {
             let w = g.input(weights);
             push(g, op, &[x, w])
         };
-        // Three products of x, with steps of other operations between them, and one of what they give.
+        // Three products of x with steps of other operations between them, and a product of their results.
         let first = project(&mut g, x);
         let soft = push(&mut g, Softmax, &[first]);
         let second = project(&mut g, x);
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(of(1).0, [1; 6]);
         let (rounds, outputs, schedule) = of(4);
         assert_eq!((rounds, outputs), (vec![3, 2, 1], vec![first, second, third, soft, other, behind]));
-        // What a round reads is not overwritten by it.
+        // A round does not overwrite its own inputs.
         let slots = [first, second, third].map(|id| schedule.slot(id).unwrap());
         assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
         assert_eq!(of(2).0, [2, 2, 1, 1]);
@@ -430,7 +431,7 @@ mod tests {
         let outputs: Vec<TensorId> = schedule.steps.iter().flat_map(Step::outputs).collect();
         assert_eq!(outputs, [soft, turned, part]);
         assert_eq!((schedule.root(heads), schedule.root(back)), (x, soft));
-        // Of a state, too: what is written to it is seen under the other extents.
+        // The same for a state: a write to it is visible under the other extents.
         let (state, row, at) = state(&mut g);
         let same = push(&mut g, Slice::WHOLE, &[state]);
         let written = push(&mut g, WriteRows, &[same, row, at]);
@@ -466,7 +467,7 @@ mod tests {
         let [Step::Fused(fused)] = &schedule.steps[..] else { panic!("{:?}", schedule.steps) };
         assert_eq!((fused.inputs.as_slice(), fused.instructions.len()), ([x, bias].as_slice(), 3));
         assert_eq!(fused.instructions[1].operands, [Source::Result(0), Source::Input(1)]);
-        // Written as the memory that they are: the exponentials are wanted as a matrix.
+        // Outputs are named by the tensor that owns the memory: the exponentials are wanted as a matrix.
         assert_eq!(fused.outputs, [(e, 0), (biased, 1), (out, 2)]);
         assert_eq!(schedule.results, [out, biased, matrix]);
         let unfused = g.schedule(&[out, same, matrix], FusionLimits::NONE).unwrap();
@@ -488,7 +489,7 @@ mod tests {
         let turned = push(&mut g, Permute::new(&[1, 0]).unwrap(), &[named]);
         let out = push(&mut g, Elementwise::add(), &[turned, y]);
         let schedule = g.schedule(&[out], FusionLimits::default()).unwrap();
-        // The first result until the permutation, and two in turn.
+        // The first result until the permutation, and two alternating slots.
         assert_eq!(schedule.slots.len(), 3);
         let held = schedule.slot(named).unwrap();
         assert_eq!(schedule.slot(first), Some(held));
@@ -538,7 +539,7 @@ mod tests {
         let schedule = g.schedule(&[other], FusionLimits::default()).unwrap();
         assert_eq!(schedule.steps.len(), 3);
         assert_eq!(schedule.location(&g, same).unwrap(), Location::State(first));
-        // Of tensors that are no state, a write is an operation like any other.
+        // For tensors that are not states, a write is an ordinary operation.
         let (x, mut pure) = (g.input(g.ty(first).unwrap()), Vec::new());
         for _ in 0..2 {
             pure.push(push(&mut g, WriteRows, &[x, row, at]));
@@ -562,7 +563,7 @@ mod tests {
         }
         let late = reshape(&mut g, written, &[12]);
         let after = push(&mut g, Elementwise::exp(), &[late]);
-        // The same function of the same memory, at two times.
+        // The same function of the same memory, before and after a write.
         let schedule = g.schedule(&[early, after], FusionLimits::default()).unwrap();
         assert_eq!(schedule.steps.len(), 3);
         assert_eq!(schedule.steps[0].outputs().collect::<Vec<_>>(), [early]);

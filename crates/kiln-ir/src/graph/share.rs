@@ -2,29 +2,28 @@ use std::collections::HashMap;
 
 use super::{Graph, TensorId};
 
-/// What remains of a graph for the results that are wanted.
+/// A graph without redundant and dead nodes.
 pub(super) struct Simplified {
-    /// For every tensor, the tensor that holds its value under the same extents: itself, or the result of an equal node
-    /// before it.
+    /// For every tensor, the tensor with its value under the same extents: itself, or the result of an equal earlier
+    /// node.
     pub(super) same_as: Vec<TensorId>,
-    /// For every tensor, the one whose elements it has, under whatever extents: itself, but for what a reshape gives.
+    /// For every tensor, the tensor whose elements it has under any extents: itself, except for results of reshapes.
     value: Vec<TensorId>,
-    /// For every tensor, the one whose memory it is, under whatever extents: that of its elements, but for what is written to a
-    /// state.
+    /// For every tensor, the tensor whose memory it uses under any extents: that of its elements, except for results
+    /// that are written to a state.
     root: Vec<TensorId>,
     /// Nodes that must run, in recorded order.
     pub(super) live: Vec<usize>,
-    /// For nodes that write to a state, the nodes that read it as it was before.
+    /// For nodes that write to a state, the nodes that read the state before the write.
     readers_before: HashMap<usize, Vec<usize>>,
 }
 
-/// Shares common nodes and drops dead ones.
+/// Merges common nodes and drops dead ones.
 ///
-/// Two nodes are common when the operation, its parameters (by their bits) and the tensors it reads are the same.
-/// Every operation is a pure function, so the first one's results serve both; each version of a state is a tensor of its own. A
-/// reshape is no node that runs, nor is any operation that keeps all elements in their order: its result is another name for its
-/// operand. A node that writes to a state is needed whatever is
-/// wanted.
+/// Two nodes are common if they have the same operation, the same parameters (bit for bit) and the same operands. Every
+/// operation is a pure function, so the result of the first serves both; each version of a state is a tensor of its
+/// own. A reshape does not run, nor does any operation that keeps all elements in their order: its result is another
+/// name of its operand. A node that writes to a state is always needed.
 pub(super) fn simplify(graph: &Graph, wanted: &[TensorId]) -> Simplified {
     let mut same_as: Vec<TensorId> =
         (0..graph.tensors() as u32).map(|index| TensorId { graph: graph.id, index }).collect();
@@ -32,7 +31,7 @@ pub(super) fn simplify(graph: &Graph, wanted: &[TensorId]) -> Simplified {
     let mut root = same_as.clone();
     let mut seen = HashMap::new();
     let mut writers = Vec::new();
-    // For the elements of a tensor, the names that they have, each under other extents.
+    // For the elements of a tensor, their names, each under other extents.
     let mut names: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
     let mut first_of = Vec::with_capacity(graph.nodes.len());
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -92,7 +91,7 @@ impl Simplified {
         self.root[self.same_as[id.index()].index()]
     }
 
-    /// The tensor whose elements another has, under whatever extents.
+    /// The tensor whose elements a tensor has, under any extents.
     pub(super) fn elements(&self, id: TensorId) -> TensorId {
         self.value[self.same_as[id.index()].index()]
     }
@@ -102,7 +101,7 @@ impl Simplified {
         self.readers_before.get(&node).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a node reads a state that another one writes to afterwards.
+    /// Whether a node reads a state that another node writes to afterwards.
     pub(super) fn reads_before_a_write(&self, node: usize) -> bool {
         self.readers_before.values().any(|readers| readers.contains(&node))
     }

@@ -12,11 +12,11 @@ pub struct Slot {
     pub bytes: usize,
 }
 
-/// Gives every intermediate result a slot; results that are never alive together share one.
+/// Assigns a slot to every intermediate result; results whose lifetimes do not overlap share one.
 ///
-/// A result lives from the step that writes it to the round of the last step that reads it. What a round reads is still alive while
-/// it writes, so no step writes the slot that it or another step of its round reads. What is read may be a tensor under other extents: `memory`
-/// names the one that it lies in.
+/// A result lives from the step that writes it to the round of the last step that reads it. The inputs of a round are
+/// alive while it writes, so no step writes a slot that it or another step of its round reads. A step may read a tensor
+/// under other extents: `memory` returns the tensor that owns the memory.
 pub(super) fn assign(
     graph: &Graph,
     steps: &[Step],
@@ -45,12 +45,12 @@ pub(super) fn assign(
             end = ends.next().unwrap_or(steps.len());
         }
         for id in step.outputs() {
-            // A wanted result has memory of its own, and a version of a state has that of the state.
+            // A wanted result has its own memory, and a version of a state uses that of the state.
             if wanted.contains(&id) || memory(id) != id {
                 continue;
             }
             let ty = graph.type_of(id);
-            // The free slot that fits best: the smallest that is large enough, else the largest, which then grows.
+            // The best free slot: the smallest that is large enough, else the largest, which then grows.
             let best = free
                 .iter()
                 .enumerate()

@@ -7,7 +7,7 @@ use crate::{Error, Result, TensorType};
 /// The states of a graph, and the tensors that are versions of them.
 #[derive(Debug, Default)]
 pub(super) struct States {
-    /// The state that a tensor is a version of, and which one.
+    /// For a tensor that is a version of a state: the state and the number of the version.
     versions: HashMap<TensorId, (TensorId, u32)>,
     /// The latest version of each state, and its number.
     latest: HashMap<TensorId, (TensorId, u32)>,
@@ -33,10 +33,10 @@ impl States {
         self.versions.get(&id).map(|&(state, _)| state)
     }
 
-    /// Refuses a version that a later write has replaced.
+    /// Refuses a version that a later write has superseded.
     ///
     /// # Errors
-    /// [`Error::Parameter`], which names the version to use.
+    /// [`Error::Parameter`], which names the latest version.
     pub(super) fn check_latest(&self, op: &'static str, id: TensorId) -> Result<()> {
         let Some((state, version)) = self.versions.get(&id) else { return Ok(()) };
         match self.latest.get(state) {
@@ -52,7 +52,7 @@ impl States {
         }
     }
 
-    /// Refuses an update that reads what it writes.
+    /// Refuses an update that reads the state that it writes.
     ///
     /// # Errors
     /// [`Error::Parameter`].
@@ -72,7 +72,7 @@ impl States {
         if op.updates() { self.of(*inputs.first()?) } else { None }
     }
 
-    /// Notes which results are versions of states.
+    /// Records which results are versions of states.
     pub(super) fn recorded(&mut self, op: &Op, types: &[TensorType], inputs: &[TensorId], outputs: &[TensorId]) {
         let (Some(first), Some(&out)) = (inputs.first(), outputs.first()) else { return };
         let Some(&(state, version)) = self.versions.get(first) else { return };

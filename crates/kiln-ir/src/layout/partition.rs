@@ -76,7 +76,7 @@ impl<T> PartitionView<T> {
 
     /// Number of tiles.
     pub fn total_tiles(&self) -> usize {
-        // At most the number of elements, or one factor of zero: it cannot overflow unless an extent is zero.
+        // At most the number of elements unless a factor is zero, so it can overflow only if an extent is zero.
         let count = self.tile_count();
         if count.contains(&0) { 0 } else { count.iter().product() }
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(size([64, 2, 2, 64]), (16, 2, 2));
     }
 
-    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    #[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
     mod properties {
         use super::*;
         use proptest::prelude::*;

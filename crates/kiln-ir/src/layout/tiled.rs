@@ -11,9 +11,9 @@ pub const TILE_SIZE: usize = 16;
 
 /// An operation that a reduction applies again and again.
 pub trait ReduceOp {
-    /// What changes nothing: `combine(identity, x)` is `x`.
+    /// The neutral element: `combine(identity, x)` is `x`.
     fn identity() -> f32;
-    /// Two values made into one.
+    /// Combines two values into one.
     fn combine(a: f32, b: f32) -> f32;
 }
 
@@ -47,7 +47,7 @@ impl ReduceOp for MaxOp {
             None => f32::NAN,
             Some(std::cmp::Ordering::Less) => b,
             Some(std::cmp::Ordering::Greater) => a,
-            // Equal bits but for zeros, of which the one without the sign is the larger.
+            // Equal values have equal bits except for zeros; the positive zero is the larger one.
             Some(std::cmp::Ordering::Equal) => f32::from_bits(a.to_bits() & b.to_bits()),
         }
     }
@@ -62,7 +62,7 @@ impl ReduceOp for MinOp {
     }
 }
 
-/// Folds in halves: the upper half onto the lower, until one is left. The first element is the result.
+/// Folds the upper half onto the lower until one element is left. The first element is the result.
 fn fold<Op: ReduceOp>(values: &mut [f32]) -> f32 {
     let mut n = values.len();
     while n > 1 {
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(fold::<SumOp>(&mut [1.0, 2.0, 4.0, 8.0, 16.0]), 31.0);
     }
 
-    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    #[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
     mod properties {
         use super::*;
         use proptest::prelude::*;
@@ -204,7 +204,7 @@ mod tests {
                 let exact: f64 = data.iter().map(|&v| f64::from(v)).sum();
                 let magnitude: f64 = data.iter().map(|&v| f64::from(v).abs()).sum();
                 let sum = f64::from(tiled_sum_2d(&data, width, height).unwrap());
-                // A term passes through eight additions in its tile and four among the tiles.
+                // A term passes through eight additions in its tile and four over the tiles.
                 prop_assert!((sum - exact).abs() <= 12.0 * magnitude * f64::powi(2.0, -24));
                 let max = data.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let min = data.iter().copied().fold(f32::INFINITY, f32::min);

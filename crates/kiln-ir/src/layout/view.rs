@@ -14,15 +14,15 @@ pub enum MemoryLayout {
     RowMajor,
     /// The first dimension varies fastest.
     ColumnMajor,
-    /// The last two dimensions are cut into tiles, each row-major and stored whole, edge tiles too; the tiles follow
-    /// one another row by row.
+    /// The last two dimensions are divided into tiles. Each tile is row-major and stored whole, edge tiles included;
+    /// the tiles follow one another row by row.
     Tiled {
         /// Rows and columns of a tile.
         tile_size: [usize; 2],
     },
 }
 
-/// How an index along one dimension moves through memory: `i / tile * tile_stride + i % tile * stride`.
+/// The offset of an index along one dimension: `i / tile * tile_stride + i % tile * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     stride: usize,
@@ -40,12 +40,12 @@ impl Step {
         i / self.tile * self.tile_stride + i % self.tile * self.stride
     }
 
-    /// The farthest that any of `n >= 1` indices goes; `None` when it cannot be addressed.
+    /// The greatest offset of any of `n >= 1` indices; `None` if it is not addressable.
     fn reach(&self, n: usize) -> Option<usize> {
         let last = n - 1;
         let (tile, rest) = (last / self.tile, last % self.tile);
         let end = |tile: usize, i: usize| tile.checked_mul(self.tile_stride)?.checked_add(i.checked_mul(self.stride)?);
-        // The last index may stand before the end of the whole tile that precedes its own.
+        // The last index may have a smaller offset than the end of the whole tile before its own.
         let before = if tile == 0 { 0 } else { end(tile - 1, self.tile - 1)? };
         Some(end(tile, rest)?.max(before))
     }
@@ -143,7 +143,7 @@ impl<T> TensorView<T> {
 
     fn agrees_with(&self, layout: MemoryLayout) -> bool {
         let Ok(expected) = steps(layout, &self.shape, self.ndim) else { return false };
-        // The step along an extent of one is never taken.
+        // The stride along an extent of one has no effect.
         (0..4).all(|d| self.shape[d] == 1 || self.steps[d] == expected[d])
     }
 
@@ -241,7 +241,7 @@ impl<T> TensorView<T> {
             if tile != usize::MAX && !range.start.is_multiple_of(tile) {
                 return refuse(format!("{range:?} of dimension {dim} starts inside of a tile of {tile}"));
             }
-            // Strides of a view without elements reach anywhere, and its offset says nothing.
+            // The strides and offset of a view without elements are arbitrary.
             if !self.is_empty() {
                 view.offset += self.steps[dim].at(range.start);
             }
@@ -283,7 +283,7 @@ impl<T> TensorView<T> {
         }
         view.shape[dim] = view.shape[dim].div_ceil(step);
         if view.shape[dim] > 1 {
-            // Of a view without elements strides reach anywhere.
+            // The strides of a view without elements are arbitrary.
             view.steps[dim].stride = view.steps[dim].stride.saturating_mul(step);
         }
         view.checked()
@@ -377,7 +377,7 @@ impl<T> TensorView<T> {
             return Err(Error::View { what: "layout", reason: format!("the view of {:?} has gaps", self.shape) });
         }
         let steps = steps(layout, &self.shape, self.ndim)?;
-        // A shape may agree with both linear layouts: the one asked for is the one it gets.
+        // A shape may agree with both linear layouts: the result has the requested one.
         Ok(Self { layout, ..Self { steps, layout, ..self }.checked()? })
     }
 
@@ -461,7 +461,7 @@ mod tests {
 
     type View = TensorView<f32>;
 
-    /// The places of all elements, last dimension fastest.
+    /// The positions of all elements, last dimension fastest.
     fn places(view: &View) -> Vec<usize> {
         let [a, b, c, d] = *view.shape();
         let mut all = Vec::new();
@@ -573,7 +573,7 @@ mod tests {
         assert!(matches!(View::new_2d(usize::MAX, 2), Err(Error::Overflow { .. })));
         assert!(View::with_strides([2, 2, 1, 1], [usize::MAX, 1, 1, 1]).is_err());
         assert!(View::with_strides([1, 2, 1, 1], [usize::MAX, 1, 1, 1]).is_ok());
-        // Without elements strides may be anything, and slices of it, too.
+        // Without elements, strides and slices are arbitrary.
         let empty = View::with_strides([5, 0, 1, 1], [usize::MAX, 1, 1, 1]).unwrap();
         assert_eq!(empty.slice(3..4).unwrap().shape(), &[1, 0, 1, 1]);
         let huge = MemoryLayout::Tiled { tile_size: [usize::MAX / 2, usize::MAX / 2] };
@@ -587,7 +587,7 @@ mod tests {
         );
     }
 
-    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    #[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
     mod properties {
         use super::*;
         use proptest::prelude::*;
@@ -606,7 +606,7 @@ mod tests {
                     all.dedup();
                     prop_assert_eq!(all.len(), view.numel());
                     prop_assert_eq!(all[all.len() - 1] + 1, view.span());
-                    // Whole tiles are stored, so that a tiled view may have gaps that its elements do not show.
+                    // Whole tiles are stored, so a tiled view may have gaps between its elements.
                     prop_assert!(!view.is_contiguous() || view.span() == view.numel());
                     prop_assert!(view.is_contiguous() || matches!(layout, MemoryLayout::Tiled { .. }), "{layout:?}");
                 }

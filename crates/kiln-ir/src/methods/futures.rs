@@ -88,7 +88,7 @@ async fn collect<T: Element>(on: &(impl AsyncOperations + ?Sized), op: &Op, inpu
 ///
 /// A backend implements [`AsyncOperations::run_into_async`]; the methods come from the same tables as those of
 /// [`Operations`], with the same names, arguments and errors.
-// The futures of a page stay on its thread: nobody needs to say that they can be sent.
+// Futures of a page stay on its thread, so none of them has to be `Send`.
 #[allow(async_fn_in_trait)]
 pub trait AsyncOperations {
     /// Runs any operation into slices of the caller.
@@ -101,7 +101,7 @@ pub trait AsyncOperations {
 
     reduction_table!(reductions_as_futures);
 
-    /// The inner product, in the fixed tree of the sums where it runs on the CPU.
+    /// The inner product. On the CPU, terms are summed in the fixed tree of the reductions.
     ///
     /// # Errors
     /// The errors of [`Operations::dot`].
@@ -131,7 +131,7 @@ pub trait AsyncOperations {
 
     operations!(operations_as_futures);
 
-    /// Attention with the operands that are there beside queries, keys and values.
+    /// Attention with the optional operands.
     ///
     /// # Errors
     /// The errors of [`Operations::attention_with`].
@@ -160,7 +160,8 @@ pub trait AsyncOperations {
         Ok((values, indices))
     }
 
-    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices.
+    /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and
+    /// their indices.
     ///
     /// # Errors
     /// The errors of [`Operations::sort`].
@@ -171,7 +172,7 @@ pub trait AsyncOperations {
         Ok((values, indices))
     }
 
-    /// Tensors one after another along dimension `axis`: each is its elements and its extents.
+    /// Concatenates tensors along dimension `axis`; each is given by its elements and its extents.
     ///
     /// # Errors
     /// The errors of [`Operations::concat`].
@@ -179,7 +180,7 @@ pub trait AsyncOperations {
         collect(self, &Concat { axis }.into(), &operands(parts)?).await
     }
 
-    /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
+    /// Splits `x` along dimension `axis` into consecutive parts of these lengths, which must fill the dimension.
     ///
     /// # Errors
     /// The errors of [`Operations::split`].

@@ -11,11 +11,11 @@
 ///
 /// - `into`: its form that writes into a slice
 /// - `tensors`, `params`: the arguments on tensors, and the parameters after them
-/// - `op`: the operation, made of the parameters or of the arguments on slices
+/// - `op`: the operation, built from the parameters or from the arguments on slices
 /// - `slices`: the arguments on slices
-/// - `operands`: what the operation runs on, made of them
-/// - `quick` (optional): the fast path, which is tried first where the result goes into a slice
-/// - `errors`: the errors on slices beside those of the shape rule
+/// - `operands`: the operands, built from those arguments
+/// - `quick` (optional): the fast path, which is tried first for results in slices
+/// - `errors`: the errors on slices besides those of the shape rule
 macro_rules! operations {
     ($callback:ident) => {
         $callback! {
@@ -36,7 +36,7 @@ macro_rules! operations {
                 operands: [rows("softmax", x, columns)?], errors: "[`Error::Shape`] when `x` is not whole rows.",
             }
 
-            /// The logarithm of softmax, without the detour through numbers that vanish. `x` is rows of `columns`
+            /// The logarithm of softmax, computed without intermediate results that underflow. `x` is rows of `columns`
             /// elements.
             log_softmax {
                 into: log_softmax_into, tensors: (x), params: (), op: LogSoftmax, slices: (x: &[f32], columns: usize),
@@ -53,8 +53,9 @@ macro_rules! operations {
                          [`Error::Parameter`] when `eps` is negative or not finite.",
             }
 
-            /// Groups of channels of `x` `[n, channels, ..]` shifted to mean 0 and scaled to variance 1, each for itself, then every
-            /// channel times its element of `gamma` plus that of `beta`.
+            /// Normalises groups of channels of `x` `[n, channels, ..]`: each group is shifted to mean 0 and scaled to
+            /// variance 1, then every channel is multiplied by its element of `gamma` and shifted by its element of
+            /// `beta`.
             group_norm {
                 into: group_norm_into, tensors: (x, gamma, beta), params: (groups: usize, eps: f32), op: GroupNorm::new(groups, eps),
                 slices: (x: &[f32], dims: &[usize], gamma: &[f32], beta: &[f32], groups: usize, eps: f32),
@@ -64,8 +65,9 @@ macro_rules! operations {
                          `eps` is negative or not finite.",
             }
 
-            /// Every channel of `x` `[n, channels, ..]` less its mean, divided by the root of its variance and `eps`, then times its
-            /// element of `gamma` plus that of `beta`: batch normalisation in inference.
+            /// Batch normalisation in inference: from every channel of `x` `[n, channels, ..]` subtracts its mean,
+            /// divides by the root of its variance plus `eps`, multiplies by its element of `gamma` and adds its
+            /// element of `beta`.
             batch_norm {
                 into: batch_norm_into, tensors: (x, gamma, beta, mean, variance), params: (eps: f32), op: BatchNorm::new(eps),
                 slices: (x: &[f32], dims: &[usize], gamma: &[f32], beta: &[f32], mean: &[f32], variance: &[f32], eps: f32),
@@ -83,7 +85,7 @@ macro_rules! operations {
                          not finite.",
             }
 
-            /// Rows of a table chosen by index: the lookup of embeddings.
+            /// Selects rows of a table by index (index_select, the lookup of embeddings).
             gather {
                 into: gather_into, tensors: (table, indices), params: (), op: Gather,
                 slices: (table: &[f32], columns: usize, indices: &[u32]),
@@ -117,9 +119,9 @@ macro_rules! operations {
                          [`Error::Parameter`] for a stride, a dilation or a number of groups of zero.",
             }
 
-            /// One-dimensional convolution of signals `[c_in, w]` or `[n, c_in, w]` with kernels `[c_out, c_in / groups, kw]`, as a
-            /// cross-correlation. The result has `c_out` channels. Of [`Padding::Sides`] `left` and `right` are the zeros before and
-            /// after a signal.
+            /// One-dimensional convolution of signals `[c_in, w]` or `[n, c_in, w]` with kernels `[c_out, c_in /
+            /// groups, kw]`, as a cross-correlation. The result has `c_out` channels. [`Padding::Sides`] pads with
+            /// `left` zeros before and `right` zeros after a signal.
             convolve1d {
                 into: convolve1d_into, tensors: (input, kernel),
                 params: (padding: Padding, stride: usize, dilation: usize, groups: usize),
@@ -174,8 +176,7 @@ macro_rules! operations {
                          no pixel, [`Error::Parameter`] for a size of zero.",
             }
 
-            /// The greatest element of each window that lies inside of an image `[h, w]`, `[c, h, w]` or
-            /// `[n, c, h, w]`.
+            /// The maximum of each window that is inside an image `[h, w]`, `[c, h, w]` or `[n, c, h, w]`.
             max_pool2d {
                 into: max_pool2d_into, tensors: (x), params: (window: (usize, usize), stride: (usize, usize)),
                 op: Pool2d::max(window, stride),
@@ -185,7 +186,7 @@ macro_rules! operations {
                          than the window, [`Error::Parameter`] for a window or a stride of zero.",
             }
 
-            /// The mean of each window that lies inside of an image `[h, w]`, `[c, h, w]` or `[n, c, h, w]`.
+            /// The mean of each window that is inside an image `[h, w]`, `[c, h, w]` or `[n, c, h, w]`.
             avg_pool2d {
                 into: avg_pool2d_into, tensors: (x), params: (window: (usize, usize), stride: (usize, usize)),
                 op: Pool2d::average(window, stride),
@@ -215,17 +216,17 @@ macro_rules! operations {
                          senseless theta.",
             }
 
-            /// Rotary position embedding of `x`, rows `[.., s, d]` at these `s` positions. Factors of the angles are a third operand
-            /// of a recorded [`Rope`].
+            /// Rotary position embedding of `x`, rows `[.., s, d]`, at these `s` positions. A recorded [`Rope`] takes
+            /// factors of the angles as a third operand.
             rope_at {
                 into: rope_at_into, tensors: (x, positions), params: (op: Rope), op: op,
                 slices: (x: &[f32], dims: &[usize], positions: &[u32], op: Rope),
                 operands: [Operand::f32(x, dims)?, Operand::elements(positions, &[positions.len()])?],
-                errors: "As [`Operations::rope`], and [`Error::Shape`] when there are more or fewer positions than rows.",
+                errors: "The errors of [`Operations::rope`]; [`Error::Shape`] when there are more or fewer positions than rows.",
             }
 
-            /// A table of rows of `columns` elements with row i of `source` in the place of row `indices[i]`. Of equal indices the last
-            /// one counts.
+            /// A table of rows of `columns` elements in which row i of `source` replaces row `indices[i]`. If indices
+            /// are equal, the last one wins.
             scatter {
                 into: scatter_into, tensors: (table, indices, source), params: (), op: Scatter,
                 slices: (table: &[f32], columns: usize, indices: &[u32], source: &[f32]),
@@ -242,14 +243,14 @@ macro_rules! operations {
                 errors: "As [`Operations::scatter`].",
             }
 
-            /// Sums of all elements of `x` up to each along dimension `axis`, itself included.
+            /// Inclusive prefix sums of `x` along dimension `axis`.
             cumsum {
                 into: cumsum_into, tensors: (x), params: (axis: usize), op: Cumsum { axis },
                 slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension.",
             }
 
-            /// The dimensions of `x` in another order: dimension `d` of the result is dimension `axes[d]` of `x`.
+            /// Permutes the dimensions of `x`: dimension `d` of the result is dimension `axes[d]` of `x`.
             permute {
                 into: permute_into, tensors: (x), params: (axes: &[usize]), op: Permute::new(axes)?,
                 slices: (x: &[f32], dims: &[usize], axes: &[usize]), operands: [Operand::f32(x, dims)?],
@@ -308,14 +309,14 @@ macro_rules! operations {
                          dimension, [`Error::Shape`] when it has another extent.",
             }
 
-            /// `x` with a new dimension of extent 1 in the place `axis`.
+            /// `x` with a new dimension of extent 1 at position `axis`.
             unsqueeze {
                 into: unsqueeze_into, tensors: (x), params: (axis: usize), op: Reshape::Unsqueeze(axis),
                 slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when it cannot be put there.",
             }
 
-            /// The f32 that quantised blocks encode.
+            /// Decodes quantised blocks to f32.
             dequantize {
                 into: dequantize_into, tensors: (blocks), params: (format: QuantFormat), op: Dequantize { format },
                 slices: (blocks: &[u8], format: QuantFormat), operands: [flat(format, blocks)?],
@@ -331,8 +332,8 @@ macro_rules! operations {
                          these extents, [`Error::Overflow`] when the extents overflow.",
             }
 
-            /// The products of rows of `x` `[.., k]` with the transposes of matrices that indices choose among `weights`
-            /// `[experts, n, k]`: one for each row, or several, where `indices` have a dimension more than the rows.
+            /// The products of rows of `x` `[.., k]` with transposed matrices that indices select from `weights`
+            /// `[experts, n, k]`: one for each row, or several if `indices` has one dimension more than the rows.
             matmul_by_expert {
                 into: matmul_by_expert_into, tensors: (x, weights, indices), params: (), op: MatmulByExpert,
                 slices: (

@@ -17,14 +17,14 @@ pub(super) fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result
     Operand::new(Data::F32(x), rows_of(op, x, columns)?)
 }
 
-/// Both matrices of a product of the extents `(m, k, n)`.
+/// Both matrices of a product with the extents `(m, k, n)`.
 fn factors<'a>(op: Matmul, a: &'a [f32], b: &'a [f32], (m, k, n): (usize, usize, usize)) -> Result<[Operand<'a>; 2]> {
     let a = Operand::f32(a, &if op.transpose_a { [k, m] } else { [m, k] })?;
     let b = Operand::f32(b, &if op.transpose_b { [n, k] } else { [k, n] })?;
     Ok([a, b])
 }
 
-/// Blocks as a vector of their elements.
+/// Blocks as a vector of decoded elements.
 pub(super) fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
     let n = blocks.len() / format.block_bytes() * format.block_len();
     Operand::new(Data::Blocks(format, blocks), Shape::new(&[n])?)
@@ -35,7 +35,7 @@ pub(super) fn operands<'a>(parts: &[(&'a [f32], &[usize])]) -> Result<Vec<Operan
     parts.iter().map(|(data, dims)| Operand::f32(data, dims)).collect()
 }
 
-/// Attention with these operands beside queries, keys and values.
+/// Attention with these operands in addition to queries, keys and values.
 pub(super) fn attending<'a>(
     qkv: [Operand<'a>; 3],
     more: AttentionOperands<Operand<'a>>,
@@ -79,7 +79,7 @@ macro_rules! reductions_on_slices {
             $(#[doc = $doc])*
             ///
             /// # Errors
-            /// [`Error::Shape`] where an index is asked for and there is no element to point at.
+            /// [`Error::Shape`] if the result is an index and there are no elements.
             #[inline]
             fn $whole(&self, x: &[f32]) -> Result<$result> {
                 <$result>::reduce(self, Reduction::$variant, x)
@@ -90,8 +90,8 @@ macro_rules! reductions_on_slices {
             /// Along dimension `axis` of a row-major tensor with extents `dims`; the dimension vanishes.
             ///
             /// # Errors
-            /// [`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when there is no such dimension, or where
-            /// an index is asked for and there is no element to point at.
+            /// [`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when there is no such dimension, or if
+            /// the result is an index and there are no elements.
             fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$result>> {
                 let op = Reduce::along(Reduction::$variant, axis);
                 collect(self, &op.into(), &[Operand::f32(x, dims)?])
@@ -102,7 +102,7 @@ macro_rules! reductions_on_slices {
             /// Along dimension `axis` of a row-major tensor with extents `dims`, into `out`.
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
+            #[doc = concat!("The errors of [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
             fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$result]) -> Result<()> {
                 let op = Reduce::along(Reduction::$variant, axis);
                 self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [Element::data_mut(out)])
@@ -129,8 +129,8 @@ macro_rules! operations_on_slices {
             #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another length ")]
-            #[doc = "than the result."]
+            #[doc = concat!("The errors of [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another ")]
+            #[doc = "length than the result."]
             fn $into(&self, $($arg: $ty,)* out: &mut [f32]) -> Result<()> {
                 $(if self.$quick($($given,)* out) {
                     return Ok(());
@@ -141,7 +141,7 @@ macro_rules! operations_on_slices {
     };
 }
 
-/// An element type of results of reductions.
+/// An element type of the results of reductions.
 pub(super) trait Reduced: Element {
     /// Reduces a whole slice to an element of this type.
     fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self>;
@@ -180,8 +180,8 @@ pub trait Operations {
     /// Runs any operation into slices of the caller.
     ///
     /// # Errors
-    /// What the shape rule says of the inputs; [`Error::Length`] and [`Error::Type`] for outputs that do not fit;
-    /// errors of the data themselves, such as an index out of its table.
+    /// The errors of the shape rule; [`Error::Length`] and [`Error::Type`] for outputs that do not match; errors of the
+    /// data themselves, such as an index outside of its table.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
 
     /// Runs any operation and returns its results.
@@ -213,7 +213,7 @@ pub trait Operations {
         if self.quick_elementwise(op, operands, out) {
             return Ok(());
         }
-        // One more than any function takes: a longer list is refused by its arity.
+        // One more than any function takes: a longer list is refused by the arity check.
         let mut inputs = [Operand::vector(&[]); 4];
         inputs.iter_mut().zip(operands).for_each(|(input, x)| *input = Operand::vector(x));
         self.run_into(&op.into(), &inputs[..operands.len().min(inputs.len())], &mut [DataMut::F32(out)])
@@ -238,7 +238,7 @@ pub trait Operations {
     /// Reduces a whole slice to the index of one of its elements.
     ///
     /// # Errors
-    /// [`Error::Type`] for reductions that give a value, [`Error::Shape`] when there is no element to point at.
+    /// [`Error::Type`] for reductions that give a value, [`Error::Shape`] when there are no elements.
     #[inline]
     fn reduce_all_index(&self, reduction: Reduction, x: &[f32]) -> Result<u32> {
         if let Some(index) = self.quick_reduce_index(reduction, x) {
@@ -251,7 +251,8 @@ pub trait Operations {
 
     reduction_table!(reductions_on_slices);
 
-    /// The inner product, in the fixed tree of the sums: the same bits everywhere, for any number of threads.
+    /// The inner product, summed in the fixed tree of the reductions: the same bits everywhere, for any number of
+    /// threads.
     ///
     /// # Errors
     /// [`Error::Shape`] when the lengths differ.
@@ -355,11 +356,11 @@ pub trait Operations {
         self.run_into(&op.into(), &inputs, &mut [DataMut::F32(out)])
     }
 
-    /// Attention with the operands that are there beside queries, keys and values, whatever the operation says of them: masks,
-    /// positions and lengths of sequences, sinks, slopes. Keys and values may be of any type of floats or quantised.
+    /// Attention with optional operands, as the operation requires: masks, positions and lengths of sequences, sinks,
+    /// slopes. Keys and values may have any floating-point type or be quantised.
     ///
     /// # Errors
-    /// As the shape rule of [`Attention`]; [`Error::Index`] for a length of more keys than there are.
+    /// The errors of the shape rule of [`Attention`]; [`Error::Index`] for a length that exceeds the number of keys.
     fn attention_with(
         &self,
         q: Operand<'_>,
@@ -393,7 +394,7 @@ pub trait Operations {
 
     /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
     ///
-    /// NaN counts as greater than +∞; of equals the lower index comes first.
+    /// NaN counts as greater than +∞; equal elements are ordered by index.
     ///
     /// # Errors
     /// [`Error::Shape`] when `x` is not whole rows, [`Error::Parameter`] when a row has fewer than `k` elements.
@@ -413,8 +414,8 @@ pub trait Operations {
         self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
     }
 
-    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices. Of
-    /// equals the lower index comes first.
+    /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and
+    /// their indices. The sort is stable.
     ///
     /// # Errors
     /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension.
@@ -441,11 +442,12 @@ pub trait Operations {
         self.run_into(&Sort { axis, descending }.into(), &[Operand::f32(x, dims)?], outputs)
     }
 
-    /// Tensors one after another along dimension `axis`: each is its elements and its extents.
+    /// Concatenates tensors along dimension `axis`; each is given by its elements and its extents.
     ///
     /// # Errors
-    /// [`Error::Length`] when elements do not fill their extents, [`Error::Arity`] for none or more than [`Concat::MOST`],
-    /// [`Error::View`] when there is no such dimension, [`Error::Shape`] when extents differ along another one.
+    /// [`Error::Length`] when elements do not fill their extents, [`Error::Arity`] for no operands or more than
+    /// [`Concat::MOST`], [`Error::View`] when there is no such dimension, [`Error::Shape`] when extents differ along
+    /// another one.
     fn concat(&self, parts: &[(&[f32], &[usize])], axis: usize) -> Result<Vec<f32>> {
         self.run_f32(&Concat { axis }.into(), &operands(parts)?)
     }
@@ -458,7 +460,7 @@ pub trait Operations {
         self.run_into(&Concat { axis }.into(), &operands(parts)?, &mut [DataMut::F32(out)])
     }
 
-    /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
+    /// Splits `x` along dimension `axis` into consecutive parts of these lengths, which must fill the dimension.
     ///
     /// # Errors
     /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension or the parts do not
@@ -468,10 +470,10 @@ pub trait Operations {
         parts.map(|part| self.slice_with(x, dims, part)).collect()
     }
 
-    /// The same numbers as elements of another type, as [`Cast`] makes them.
+    /// Casts elements to another type with [`Cast`].
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when the memory does not suffice for the result.
+    /// [`Error::OutOfMemory`] when the result cannot be allocated.
     fn cast<T: Element, U: Element>(&self, x: &[T]) -> Result<Vec<U>> {
         let mut out = zeros(x.len())?;
         self.cast_into(x, &mut out)?;
@@ -530,44 +532,44 @@ pub trait Operations {
         self.quant_matmul_into(x, w, 1, k, n, format, out)
     }
 
-    /// Runs an element-wise function at once if it takes as many operands, all of the length of `out`, and says whether
-    /// it did.
+    /// Runs an element-wise function on the fast path, if the number of operands is right and all are as long as `out`.
+    /// Returns whether it did.
     #[doc(hidden)]
     #[inline]
     fn quick_elementwise(&self, _op: Elementwise, _operands: &[&[f32]], _out: &mut [f32]) -> bool {
         false
     }
 
-    /// Reduces a slice to a value at once, if the reduction gives one.
+    /// Reduces a slice to a value on the fast path, if the reduction gives a value.
     #[doc(hidden)]
     #[inline]
     fn quick_reduce(&self, _reduction: Reduction, _x: &[f32]) -> Option<f32> {
         None
     }
 
-    /// Reduces a slice to an index at once, if the reduction gives one and there is an element to point at.
+    /// Reduces a slice to an index on the fast path, if the reduction gives an index and there are elements.
     #[doc(hidden)]
     #[inline]
     fn quick_reduce_index(&self, _reduction: Reduction, _x: &[f32]) -> Option<u32> {
         None
     }
 
-    /// The inner product at once, if the lengths agree.
+    /// Computes the inner product on the fast path, if the lengths agree.
     #[doc(hidden)]
     #[inline]
     fn quick_dot(&self, _a: &[f32], _b: &[f32]) -> Option<f32> {
         None
     }
 
-    /// Transposes a matrix at once if the slices have the length for its extents, and says whether it did.
+    /// Transposes a matrix on the fast path, if the slices have the lengths for its extents. Returns whether it did.
     #[doc(hidden)]
     #[inline]
     fn quick_transpose(&self, _x: &[f32], _rows: usize, _columns: usize, _out: &mut [f32]) -> bool {
         false
     }
 
-    /// Computes a product of matrices of the extents `(m, k, n)` at once if the slices have the lengths for them, and says
-    /// whether it did.
+    /// Multiplies matrices with the extents `(m, k, n)` on the fast path, if the slices have the lengths for them.
+    /// Returns whether it did.
     #[doc(hidden)]
     #[inline]
     fn quick_matmul(

@@ -83,8 +83,8 @@ pub trait Record: Sized {
     /// Records an operation and returns its results.
     ///
     /// # Errors
-    /// Those of the shape rule of the operation; [`Error::ForeignTensor`] for tensors of another graph. Where operations run at
-    /// once, also those of the data and of devices.
+    /// The errors of the operation's shape rule; [`Error::ForeignTensor`] for tensors of another graph. Eager execution
+    /// also returns errors of the data and of devices.
     fn record_all(&mut self, op: Op, inputs: &[Self::Tensor]) -> Result<Vec<Self::Tensor>>;
 
     /// Records an operation of one result.
@@ -153,8 +153,8 @@ pub trait Record: Sized {
 
     operations!(operations_on_tensors);
 
-    /// Attention with the operands that are there beside queries, keys and values, whatever the operation says of them: masks,
-    /// positions and lengths of sequences, sinks, slopes.
+    /// Attention with optional operands, as the operation requires: masks, positions and lengths of sequences, sinks,
+    /// slopes.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -183,8 +183,8 @@ pub trait Record: Sized {
         }
     }
 
-    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices. Of
-    /// equals the lower index comes first.
+    /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and
+    /// their indices. The sort is stable.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -201,7 +201,7 @@ pub trait Record: Sized {
         }
     }
 
-    /// The indices along dimension `axis` that [`Record::sort`] gives.
+    /// The indices that [`Record::sort`] returns.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -209,15 +209,15 @@ pub trait Record: Sized {
         Ok(self.sort(x, axis, descending)?.1)
     }
 
-    /// The same numbers as elements of another type.
+    /// Casts the elements to another type.
     ///
     /// # Errors
-    /// The errors of [`Record::record_all`]; [`Error::Parameter`] for any other type.
+    /// The errors of [`Record::record_all`]; [`Error::Parameter`] for a quantised type.
     fn cast(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
         self.record(Cast { to }, &[x.borrow().clone()])
     }
 
-    /// Whether a comparison holds, for each pair of elements: booleans.
+    /// Compares each pair of elements. Returns booleans.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -230,7 +230,7 @@ pub trait Record: Sized {
         self.record(Compare { comparison }, &[a.borrow().clone(), b.borrow().clone()])
     }
 
-    /// Elements of `a` where a condition holds, and of `b` elsewhere.
+    /// Selects elements of `a` where a condition holds, and of `b` elsewhere.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -243,8 +243,8 @@ pub trait Record: Sized {
         self.record(Select, &[condition.borrow().clone(), a.borrow().clone(), b.borrow().clone()])
     }
 
-    /// `x` with some of its rows replaced, see [`WriteRows`]. Written to a state of a graph, the result is its next version, and
-    /// `x` can no longer be read.
+    /// `x` with some of its rows replaced, see [`WriteRows`]. If `x` is a state of a graph, the result is its next
+    /// version, and `x` can no longer be read.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -257,7 +257,7 @@ pub trait Record: Sized {
         self.record(WriteRows, &[x.borrow().clone(), rows.borrow().clone(), positions.borrow().clone()])
     }
 
-    /// A function of each pair of integers, of their type; sums, differences and products wrap around.
+    /// Applies a function to each pair of integers of one type; sums, differences and products wrap around.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -270,7 +270,7 @@ pub trait Record: Sized {
         self.record(Arithmetic { function }, &[a.borrow().clone(), b.borrow().clone()])
     }
 
-    /// The blocks of a quantised format nearest to `x`, along its last dimension.
+    /// Quantises `x` along its last dimension.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -278,7 +278,7 @@ pub trait Record: Sized {
         self.record(Quantize { format }, &[x.borrow().clone()])
     }
 
-    /// Tensors one after another along dimension `axis`.
+    /// Concatenates tensors along dimension `axis`.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
@@ -287,7 +287,7 @@ pub trait Record: Sized {
         self.record(Concat { axis }, &parts)
     }
 
-    /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
+    /// Splits `x` along dimension `axis` into consecutive parts of these lengths, which must fill the dimension.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`]; [`Error::View`] when the parts do not fill the dimension,

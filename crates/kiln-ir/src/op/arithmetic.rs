@@ -10,9 +10,9 @@ pub enum IntegerFunction {
     Sub,
     /// Product, which wraps around.
     Mul,
-    /// The lesser.
+    /// Minimum.
     Min,
-    /// The greater.
+    /// Maximum.
     Max,
 }
 
@@ -75,7 +75,7 @@ impl Operation for Arithmetic {
         use crate::{Buffer, Data};
         let types = super::types_of(inputs);
         let n = self.infer(&types).map_or(0, |out| out[0].shape.numel());
-        // By the definition, in integers that hold every result, and then modulo a power of two.
+        // By the definition: in integers that can represent every result, then modulo a power of two.
         let exact = |a: i128, b: i128| match self.function {
             IntegerFunction::Add => a + b,
             IntegerFunction::Sub => a - b,

@@ -187,7 +187,7 @@ impl Attention {
 
     /// What query `i` sees of a sequence of `length` keys; `position` is its position where positions are an operand.
     pub fn sight(&self, e: &AttentionExtents, i: usize, length: usize, position: Option<u32>) -> Sight {
-        // One past the position, which is below 0 where the sequence has fewer keys than queries.
+        // One past the query's position, which is negative if the sequence has fewer keys than queries.
         let after =
             position.map_or((length + i + 1).saturating_sub(e.s), |position| position.saturating_add(1) as usize);
         let end = if self.causal { after.min(length) } else { length };
@@ -262,7 +262,7 @@ impl Attention {
         }
     }
 
-    /// Checks the operands beside q, k and v.
+    /// Checks the optional operands.
     fn check_operands(&self, inputs: &[TensorType], e: &AttentionExtents) -> Result<()> {
         let op = self.name();
         let places = self.places();
@@ -293,9 +293,9 @@ impl Attention {
         check(found(places.slopes), "slopes", &[&[heads]])
     }
 
-    /// What a score is off by beside its product, in units of u times the magnitude of its parts: of a cap, the roundings of the
-    /// quotient and of the product, the tanh, which is off by 4 ULP at most, 8 u, and 2 u for terms of second order; of a
-    /// mask, a sum; of slopes, a product and a sum.
+    /// The error of a score beyond its product, in units of u times the magnitude of its parts. A cap adds the
+    /// roundings of the quotient and of the product, 8 u for the tanh, whose error is at most 4 ULP, and 2 u for terms
+    /// of second order; a mask adds a sum; slopes add a product and a sum.
     fn roundings(&self) -> f64 {
         let of = |there: bool, units: f64| if there { units } else { 0.0 };
         of(self.soft_cap.is_some(), 12.0)
@@ -303,7 +303,8 @@ impl Attention {
             + of(self.operands.slopes.is_some(), 2.0)
     }
 
-    /// Pairs of a query and a key that it may see, of a head; of positions and lengths as if the last query were at the last key.
+    /// Visible pairs of a query and a key in one head. If there are positions or lengths, the last query is assumed to
+    /// be at the last key.
     fn pairs(&self, e: &AttentionExtents) -> u64 {
         let all = super::product(&[e.s, e.t]);
         if !self.causal {
@@ -313,7 +314,7 @@ impl Attention {
         let unseen = super::product(&[s, s.saturating_sub(1)]) / 2;
         let seen = super::product(&[s, e.t]) - unseen;
         let Some(window) = self.window.map(|window| window as usize) else { return seen };
-        // The first queries see fewer keys than the window has.
+        // The first queries see fewer keys than the window holds.
         let fewer = window.saturating_sub(e.t - s + 1).min(s);
         let missing = fewer * (window.saturating_sub(e.t - s)) - fewer * (fewer + 1) / 2;
         super::product(&[s, window]).saturating_sub(missing as u64).min(seen)
@@ -357,7 +358,7 @@ impl Operation for Attention {
         Ok(TensorType::f32(Shape::new(&dims)?).into())
     }
 
-    /// Two products a key that is seen, and sixteen flops for its weight.
+    /// Two products for each visible key, and sixteen flops for its weight.
     fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
         self.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape).map_or(0, |e| {
             let each = super::product(&[2, e.d]).saturating_add(super::product(&[2, e.dv])) + 16;
@@ -389,14 +390,15 @@ impl Operation for Attention {
         }
     }
 
-    /// That of plain attention, and what the further parts of a score add.
+    /// The bound of plain attention plus that of the further parts of a score.
     fn bound(&self, _: &[TensorType]) -> Bound {
         Bound::Magnitude(8.0 + self.roundings())
     }
 
-    /// Values are added up over 128 keys in a chain, weights in four, then those of the blocks, which a change of the maximum scales: an
-    /// exponential and a product. Scores are chains of 512 products at most, or of a vector's lanes. What the maximum and the
-    /// scores are off by reaches the weights, whose mean of (m - s) is at most ln t.
+    /// Values are summed over 128 keys in a chain, weights in four chains, then the sums of the blocks, which a change
+    /// of the maximum scales by an exponential and a product. Scores are chains of at most 512 products, or of the
+    /// lanes of a vector. Errors of the maximum and of the scores carry over to the weights, whose mean of (m - s) is
+    /// at most ln t.
     fn worst(&self, inputs: &[TensorType]) -> Bound {
         let extents = self.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape);
         extents.map_or(Bound::Exact, |e| {
@@ -409,13 +411,13 @@ impl Operation for Attention {
     fn worst_cases() -> Vec<super::reference::Case> {
         use super::reference::{Case, Input};
         let mut cases = Vec::new();
-        // No query prefers a key; one, few and many of them.
+        // All keys score alike, for one, few and many queries.
         for (s, t, d, value) in [(1, 128, 8, 0.1), (1, 8192, 4, 0.764), (70, 128, 20, 0.1), (70, 1000, 3, 0.519)] {
             let q = Input::f32(vec![0.0; s * d], &[1, s, d]);
             let equal = |x: f32| Input::f32(vec![x; t * d], &[1, t, d]);
             cases.push(Case::new(Self::full(), vec![q, equal(1.0), equal(value)]));
         }
-        // Equal products, too.
+        // Equal products as well.
         let equal = |rows: usize, x: f32| Input::f32(vec![x; rows * 1024], &[1, rows, 1024]);
         cases.push(Case::new(Self::full(), vec![equal(9, 1.0), equal(40, 0.1), equal(40, 0.1)]));
         cases
@@ -444,7 +446,7 @@ impl Operation for Attention {
             let (head, i) = (row / e.s, row % e.s);
             let (sequence, query_head) = (head / (e.kv_heads * e.group), head % (e.kv_heads * e.group));
             let rows = head / e.group * e.t;
-            // One for all sequences, or one of each.
+            // One length for all sequences, or one for each.
             let length = lengths.map_or(e.t, |lengths| lengths[sequence.min(lengths.len() - 1)] as usize);
             let position = positions.map(|positions| positions[(sequence * e.s + i) % positions.len()]);
             let sight = self.sight(&e, i, length, position);
@@ -500,8 +502,8 @@ impl Operation for Attention {
         let mut cases = Vec::new();
         let mut tensor =
             |dims: &[usize], size: f32| Input::f32(random.uniforms(dims.iter().product(), -size, size), dims);
-        // (batch, heads, kv_heads, s, t, d): one, few and many rows and keys, around blocks of rows and of keys, grouped
-        // heads, decoding of one and of some rows, empty in every extent.
+        // (batch, heads, kv_heads, s, t, d): one, few and many rows and keys, around the block sizes of rows and keys,
+        // grouped heads, decoding of one and of several rows, each extent empty.
         for (batch, heads, kv_heads, s, t, d) in [
             (1, 1, 1, 1, 1, 1),
             (1, 1, 1, 2, 3, 5),
@@ -535,12 +537,12 @@ impl Operation for Attention {
                 }
             }
         }
-        // More queries than keys, and no key at all, where every query sees every key.
+        // More queries than keys, and no keys at all; every query sees every key.
         for t in [5, 0] {
             let inputs = vec![tensor(&[2, 9, 4], 1.0), tensor(&[2, t, 4], 1.0), tensor(&[2, t, 4], 1.0)];
             cases.push(Case::new(Self::full(), inputs));
         }
-        // Special values: in a query, in a key, in a value; a causal row that does not see them must not notice.
+        // Special values in a query, a key or a value must not affect a causal row that does not see them.
         for (which, value) in [(0, f32::NAN), (1, f32::NAN), (2, f32::NAN), (1, 1e38), (2, f32::INFINITY)] {
             for causal in [false, true] {
                 let mut inputs = vec![tensor(&[1, 40, 8], 1.0), tensor(&[1, 40, 8], 1.0), tensor(&[1, 40, 8], 1.0)];
@@ -550,7 +552,8 @@ impl Operation for Attention {
                 cases.push(Case::new(Self { causal, ..Self::default() }, inputs));
             }
         }
-        // The first keys score -∞ for every query, so that whole blocks of keys weigh nothing; in the second, all do.
+        // The first keys score -∞ for every query, so whole blocks of keys have weight zero; in the second case, all
+        // do.
         for unreachable in [150, 170] {
             let q = Input::f32(vec![1.0; 3 * 4], &[1, 3, 4]);
             let mut k = vec![0.5; 170 * 4];
@@ -563,15 +566,15 @@ impl Operation for Attention {
     }
 }
 
-/// Cases with options, operands beside q, k and v, and keys and values of other types.
+/// Cases with options, optional operands, and keys and values of other types.
 #[cfg(feature = "reference")]
 mod special {
     use super::{Attention, AttentionOperands};
     use crate::op::reference::{Case, Input, Random};
     use crate::{Bool, Buffer, DType, QuantFormat, Shape, TensorType};
 
-    /// Batch, query heads, heads of keys, queries, keys, elements of a key and of a value. One, few and many queries, around
-    /// blocks; odd sizes; empty extents.
+    /// Batch, query heads, key heads, queries, keys, elements of a key and of a value. One, few and many queries,
+    /// around the block size; odd sizes; empty extents.
     type Extents = [usize; 7];
 
     struct Maker {
@@ -589,7 +592,7 @@ mod special {
             vec![self.floats(&[b, h, s, d], 2.0), self.floats(&[b, kv, t, d], 2.0), self.floats(&[b, kv, t, dv], 1.0)]
         }
 
-        /// A boolean mask that leaves a share of the keys, and of every third query of it no key.
+        /// A boolean mask that hides a share of the keys, and every key from each third query.
         fn truth(&mut self, dims: &[usize]) -> Input {
             let (n, t) = (dims.iter().product(), *dims.last().unwrap_or(&1));
             let mask = (0..n).map(|at: usize| Bool::from(at / t % 3 != 1 && self.random.below(3) > 0)).collect();
@@ -652,12 +655,12 @@ mod special {
                 let mask = Some(make.bias(dims));
                 cases.push(make.case(keys, AttentionOperands { mask, ..NONE }));
             }
-            // Nothing is seen by any query.
+            // No query sees a key.
             let mask = Some(Input::new(Buffer::Bool(vec![Bool::from(false)]), &[1, 1]));
             let sinks = Some(make.floats(&[h], 2.0));
             cases.push(make.case(Attention::full(), AttentionOperands { mask, sinks, ..NONE }));
             for dims in [&[s][..], &[b, s]] {
-                // Some of them are beyond the keys.
+                // Some positions are beyond the keys.
                 let positions = Some(make.below(dims, t + t / 4 + 2));
                 let lengths = Some(make.below(&[if dims.len() == 1 { 1 } else { b }], t + 1));
                 let more = AttentionOperands { positions: positions.clone(), ..NONE };
@@ -675,7 +678,7 @@ mod special {
             let (sinks, slopes) = (Some(make.floats(&[h], 3.0)), Some(make.floats(&[h], 0.5)));
             cases.push(make.case(keys, AttentionOperands { sinks: sinks.clone(), ..NONE }));
             cases.push(make.case(keys, AttentionOperands { slopes: slopes.clone(), ..NONE }));
-            // All at once, and with the greatest and the least position.
+            // All of them at once, with the maximum and the minimum position.
             let mut positions = make.below(&[b, s], t + 3);
             if let Buffer::U32(positions) = &mut positions.buffer {
                 positions.iter_mut().step_by(5).zip([u32::MAX, 0]).for_each(|(to, from)| *to = from);
@@ -697,7 +700,7 @@ mod special {
         cases
     }
 
-    /// An input of f32 as elements of another type of floats.
+    /// Casts an f32 input to another floating-point type.
     fn narrow(input: &mut Input, dtype: DType) {
         if let Buffer::F32(wide) = &input.buffer {
             let ty = TensorType::of(dtype, input.shape).expect("a shape");
@@ -707,7 +710,7 @@ mod special {
         }
     }
 
-    /// Many queries with positions and lengths, all of 16 bits: what tensor cores take.
+    /// Many queries with positions and lengths in 16-bit types, which tensor cores take.
     fn in_16_bits() -> Vec<Case> {
         let mut cases = Vec::new();
         let all: [(DType, Extents); 3] = [
@@ -737,7 +740,7 @@ mod special {
         cases
     }
 
-    /// Keys and values of every type that attention reads as it is stored, and others.
+    /// Keys and values of every type that attention reads as stored, and of other types.
     fn stored(make: &mut Maker, op: Attention) -> Vec<Case> {
         let [b, _, kv, _, t, d, dv] = make.extents;
         let mut cases = Vec::new();
@@ -781,7 +784,7 @@ mod special {
         cases
     }
 
-    /// Keys and values that no query may see hold what would show in every sum; and special numbers in masks and sinks.
+    /// Hidden keys and values contain numbers that would dominate every sum; masks and sinks contain special numbers.
     fn hidden() -> Vec<Case> {
         let mut cases = Vec::new();
         for s in [1, 2, 40] {
@@ -835,14 +838,14 @@ mod tests {
         assert_eq!([0, 1, 2].map(|i| e.visible(true, i)), [3, 4, 5]);
         assert_eq!(Attention::full().flops(&[q, kv, kv], &[q]), 4 * 15 * (32 + 16));
         assert_eq!(Attention::causal().flops(&[q, kv, kv], &[q]), 4 * 12 * (32 + 16));
-        // What a window hides costs nothing: 2 + 2 + 2, 3 + 4 + 4 and all keys.
+        // Keys outside the window cost nothing: 2 + 2 + 2, 3 + 4 + 4 and all keys.
         for (window, pairs) in [(1, 3), (2, 6), (4, 11), (5, 12), (900, 12)] {
             assert_eq!(Attention::causal().windowed(window).flops(&[q, kv, kv], &[q]), 4 * pairs * (32 + 16));
         }
         let bytes = |op: Attention| op.bytes_read(&[q, kv, kv], &[q]);
         assert_eq!(bytes(Attention::causal()), 4 * (96 + 2 * 80));
         assert_eq!(bytes(Attention::causal().windowed(2)), 4 * (96 + 2 * 64));
-        // Values of other lengths.
+        // Values of another length than keys.
         let v = ty(&[2, 5, 6]);
         assert_eq!(Attention::full().infer(&[q, kv, v]).unwrap()[0].shape.dims(), [4, 3, 6]);
         assert_eq!(Attention::full().flops(&[q, kv, v], &[q]), 4 * 15 * (28 + 16));
@@ -862,13 +865,13 @@ mod tests {
         let (full, causal) = (Attention::full(), Attention::causal());
         assert_eq!([0, 1, 2].map(|i| sight(causal, i, 9, None)), [(0, 7), (0, 8), (0, 9)]);
         assert_eq!([0, 1, 2].map(|i| sight(causal.windowed(2), i, 9, None)), [(5, 7), (6, 8), (7, 9)]);
-        // The last query is at the last key that there is.
+        // The last query is at the last key.
         assert_eq!([0, 1, 2].map(|i| sight(causal, i, 2, None)), [(0, 0), (0, 1), (0, 2)]);
         assert_eq!(sight(full, 0, 4, Some(2)), (0, 4));
         assert_eq!(sight(causal, 0, 4, Some(2)), (0, 3));
         assert_eq!(sight(causal, 0, 4, Some(7)), (0, 4));
         assert_eq!(sight(causal.windowed(3), 0, 4, Some(5)), (3, 4));
-        // The window begins behind the last key.
+        // The window begins after the last key.
         assert_eq!(sight(causal.windowed(3), 0, 4, Some(7)), (4, 4));
         assert_eq!(sight(causal.windowed(u32::MAX), 0, 9, Some(u32::MAX)), (0, 9));
         assert_eq!(causal.sight(&e, 0, 2, None).position, u32::MAX);
@@ -922,16 +925,16 @@ mod tests {
             assert_eq!(infer(full, AttentionOperands { sinks: of, ..none }).is_ok(), fits);
             assert_eq!(infer(full, AttentionOperands { slopes: of, ..none }).is_ok(), fits);
         }
-        // Another number of operands than the operation says.
+        // A number of operands that differs from the operation's.
         let more = AttentionOperands { sinks: Some(()), ..AttentionOperands::default() };
         assert!(matches!(full.with(&more).infer(&[q, kv, kv]), Err(Error::Arity { expected: 4, found: 3, .. })));
         assert!(matches!(full.infer(&[q, kv, kv, q]), Err(Error::Arity { expected: 3, found: 4, .. })));
-        // More queries than keys have positions where they are said.
+        // With positions there may be more queries than keys.
         let long = f32s(&[2, 4, 9, 32]);
         assert!(matches!(Attention::causal().infer(&[long, kv, kv]), Err(Error::Shape { .. })));
         let more = AttentionOperands { positions: u32s(&[9]), ..none };
         assert!(Attention::causal().with(&more).infer(&[long, kv, kv, more.positions.unwrap()]).is_ok());
-        // Keys and values may be blocks, queries not.
+        // Keys and values may be quantised, queries not.
         let blocks = of(DType::Blocks(crate::QuantFormat::Q8_0), &[2, 2, 5, 32]);
         assert!(full.infer(&[q, blocks, blocks]).is_ok());
         assert!(matches!(full.infer(&[blocks, kv, kv]), Err(Error::Type { index: 0, .. })));

@@ -8,14 +8,15 @@ use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 pub struct Types {
     few: [TensorType; FEW_OPERANDS],
     len: usize,
-    /// All of them where there are more.
+    /// All types, if there are more.
     many: Vec<TensorType>,
 }
 
-/// The greatest number of operands of an operation. Only a concatenation and custom operations take more than [`FEW_OPERANDS`].
+/// The maximum number of operands of an operation. Only concatenations and custom operations take more than
+/// [`FEW_OPERANDS`].
 pub(super) const MAX_OPERANDS: usize = 8;
 
-/// Operands whose types are kept without a heap.
+/// The number of operands whose types are stored without a heap allocation.
 const FEW_OPERANDS: usize = 3;
 
 /// The types of operands. Of a list that is too long for any operation it keeps enough to be refused by its arity.
@@ -49,7 +50,7 @@ pub fn check(op: &Op, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result
     with_types(inputs, |types| check_outputs(op.name(), &op.infer(types)?, outputs))
 }
 
-/// Calls `see` with the types of operands. No more types are copied than there are: short calls take as long as that.
+/// Calls `see` with the types of the operands. Copies only the types that exist, which keeps short calls fast.
 #[inline(always)]
 fn with_types<R>(inputs: &[Operand<'_>], see: impl FnOnce(&[TensorType]) -> R) -> R {
     let (one, two, three, many);

@@ -55,9 +55,9 @@ impl Operation for Cast {
         let data = inputs[0].data();
         let numbers = (0..inputs[0].shape().numel()).map(|i| number(&data, i));
         let from_integers = data.dtype().kind() != Kind::Float;
-        // Integers become f32 on the way to other floats.
+        // Integers are cast to other floats through f32.
         let singles = numbers.clone().map(|x| if from_integers { f64::from(x as f32) } else { x });
-        // Towards zero, saturating, NaN to 0: what `as` is defined to be.
+        // `as` truncates, saturates, and turns NaN into 0.
         vec![Expected::Exact(match self.to {
             DType::F32 => {
                 let values: Vec<f64> = numbers.collect();
@@ -91,7 +91,7 @@ impl Operation for Cast {
             cases.push(Case::new(Self { to: DType::F32 }, vec![as_type(&x, DType::F16, &[n])]));
         }
         cases.push(Case::new(Self { to: DType::F32 }, vec![Input::f32(random.uniforms(30, -1.0, 1.0), &[2, 3, 5])]));
-        // From each type to each: lengths that leave a word, a vector and a workgroup unfinished.
+        // From each type to each, with lengths that end inside a word, a vector and a workgroup.
         for &from in DType::ALL {
             for &to in DType::ALL {
                 for n in [0, 1, 6, 1027] {
@@ -113,13 +113,13 @@ impl Operation for Cast {
                 ]);
                 let n = special.len();
                 cases.push(Case::new(Self { to }, vec![as_type(&special, from, &[n])]));
-                // Any bits at all: integers that f32 does not have, bytes that are true.
+                // Arbitrary bits: integers that f32 cannot represent, bytes other than 1 that are true.
                 let mut any = Buffer::with_bytes(from, 500 * from.size()).expect("a case fits memory");
                 any.as_mut().as_bytes().fill_with(|| random.bits() as u8);
                 cases.push(Case::new(Self { to }, vec![Input::new(any, &[500])]));
             }
         }
-        // Every f16 and bf16, and the numbers next to the middle between each and the next one.
+        // Every f16 and bf16, and the numbers around the midpoint between each and the next one.
         let next = |x: f32| f32::from_bits(x.to_bits() + 1);
         let beside = |middle: f32| [middle, next(middle), f32::from_bits(middle.to_bits() - 1)];
         let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
@@ -138,25 +138,26 @@ impl Operation for Cast {
     }
 }
 
-/// Half of the distance from a number that f16 has to the next.
+/// Half of the distance between an f16 number and the next.
 #[cfg(feature = "reference")]
 fn half_unit(x: f32) -> f32 {
     f32::from_bits(x.abs().to_bits() & 0x7f80_0000) * f32::powi(2.0, -11)
 }
 
-/// An element as the number that it is.
+/// The value of an element.
 #[cfg(feature = "reference")]
 pub(super) fn number(data: &crate::Data<'_>, at: usize) -> f64 {
     match data {
         crate::Data::I32(x) => x[at].into(),
         crate::Data::U32(x) => x[at].into(),
-        // All others are numbers of f32.
+        // All other types are exact in f32.
         other => other.load(at).into(),
     }
 }
 
-/// Rounds to a floating-point format of 16 bits with `fraction` bits of fraction and the greatest exponent `most`, and gives its
-/// bits. It follows the definition of rounding to nearest: the nearest multiple of the unit in the last place, found in f64.
+/// Rounds to a 16-bit floating-point format with `fraction` bits of fraction and the maximum exponent `most`, and
+/// returns the bits. Follows the definition of rounding to nearest: the nearest multiple of the unit in the last place,
+/// found in f64.
 #[cfg(feature = "reference")]
 fn nearest(x: f64, fraction: u32, most: i32) -> u16 {
     if x.is_nan() {
@@ -164,13 +165,13 @@ fn nearest(x: f64, fraction: u32, most: i32) -> u16 {
     }
     let (magnitude, sign) = (x.abs(), u16::from(x.is_sign_negative()) << 15);
     let places = fraction as i32;
-    // The middle between the greatest number and the one that would be next.
+    // The midpoint between the largest number and the next one beyond it.
     if magnitude >= (2.0 - f64::powi(2.0, -places - 1)) * f64::powi(2.0, most) {
         return sign | ((2 * most + 1) as u16) << fraction;
     }
     let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).clamp(1 - most, most);
     let units = (magnitude / f64::powi(2.0, exponent - places)).round_ties_even() as u16;
-    // The leading one has no bit of its own: it carries into the exponent.
+    // The leading one is implicit: it carries into the exponent.
     sign | ((((exponent + most - 1) as u16) << fraction) + units)
 }
 

@@ -46,7 +46,7 @@ pub fn channels_of(x: &TensorType) -> [usize; 3] {
     }
 }
 
-/// The shape rule of both: every operand but the first has an element for each channel.
+/// The shape rule of both: every operand except the first has one element per channel.
 fn infer(op: &'static str, eps: Param, inputs: &[TensorType], operands: &[&str]) -> Result<Outputs> {
     super::expect_types(op, inputs, &[DType::F32; 5][..operands.len() + 1])?;
     let x = inputs[0].shape;
@@ -92,7 +92,7 @@ impl Operation for GroupNorm {
 
     fn contract(&self) -> Contract {
         Contract {
-            // As for layer normalisation; the product with gamma and the sum with beta round once each.
+            // The bound of layer normalisation; the product with gamma and the sum with beta round once each.
             bound: Bound::Magnitude(10.0),
             special: "the bound is relative to (1 + |z|) |γ| + |β|, z = (x - μ) / √(σ² + eps), and as good as that of layer_norm; a group \
                       with NaN or ±∞ gives NaN; finite groups neither overflow nor vanish; σ² + eps = 0 gives NaN",
@@ -225,7 +225,7 @@ impl Operation for BatchNorm {
             let operands = [vector(-2.0, 2.0), vector(-2.0, 2.0), vector(-3.0, 3.0), vector(0.01, 9.0)];
             cases.push(Case::new(Self::new(1e-5), [vec![Input::f32(x, dims)], operands.to_vec()].concat()));
         }
-        // A variance of zero, and one below.
+        // A zero and a negative variance.
         let of = |x: &[f32]| Input::f32(x.to_vec(), &[3]);
         let x = Input::f32(vec![1.0, 2.0, 3.0, -1.0, 0.5, -3.0], &[2, 3]);
         let operands =

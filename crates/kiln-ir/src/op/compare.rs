@@ -77,7 +77,7 @@ impl Compare {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Select;
 
-/// The shape that all others repeat to fill along its outer dimensions.
+/// The shape to which all others are repeated along its outer dimensions.
 pub(super) fn repeated_shape(op: &'static str, inputs: &[TensorType]) -> Result<Shape> {
     let mut out = inputs[0].shape;
     for input in &inputs[1..] {
@@ -162,7 +162,7 @@ impl Operation for Compare {
     }
 }
 
-/// Shapes of two operands: alike, repeated on either side, one element, none.
+/// Shapes of two operands: equal, repeated on either side, one element, empty.
 #[cfg(feature = "reference")]
 pub(super) fn shapes() -> [(&'static [usize], &'static [usize]); 8] {
     [

@@ -3,13 +3,13 @@ use std::fmt;
 /// How far a result may be from what exact arithmetic gives. `u` is 2^-24, the unit roundoff of f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
-    /// The correctly rounded result, bit for bit (any NaN for a NaN; where the exact result is the same zero of two
-    /// signs, the reference says which).
+    /// The correctly rounded result, bit for bit. Any NaN matches a NaN. If both signs of a zero result are exact, the
+    /// reference defines the sign.
     Exact,
     /// At most this many units in the last place of the exact result; subnormal results count in steps of 2^-149.
     Ulp(f64),
-    /// At most this many `u` times the magnitude that the operation names: the sum of the absolute values of the
-    /// terms that were added, or the largest of the operands that were combined.
+    /// At most this many `u` times the magnitude that the operation defines: the sum of the absolute values of the
+    /// added terms, or the largest of the combined operands.
     Magnitude(f64),
 }
 
@@ -18,7 +18,7 @@ impl fmt::Display for Bound {
         match self {
             Self::Exact => f.write_str("exact"),
             Self::Ulp(n) => write!(f, "{n} ULP"),
-            // Not one below what is meant.
+            // Rounds up, so that the printed bound is never below the real one.
             Self::Magnitude(n) => {
                 write!(f, "{} u Σ|terms|", if (n * 100.0).fract() == 0.0 { *n } else { (n * 10.0).ceil() / 10.0 })
             }

@@ -10,7 +10,7 @@ pub struct Cumsum {
     pub axis: usize,
 }
 
-/// The extents that an operation along a dimension sees: how many rows there are, the elements of one, and the elements between
+/// The extents of an operation along a dimension: the number of rows, the elements of one row, and the distance between
 /// neighbours of a row.
 ///
 /// # Errors
@@ -21,7 +21,7 @@ pub(super) fn along(op: &'static str, ty: &TensorType, axis: usize) -> Result<[u
         let reason = format!("{} has no dimension {axis}; its dimensions are 0..{}", ty.shape, dims.len());
         return Err(Error::View { what: op, reason });
     };
-    // Beside an extent of zero the others may be of any size.
+    // If one extent is zero, the others may have any size.
     let product = |dims: &[usize]| dims.iter().fold(1usize, |product, &extent| product.saturating_mul(extent));
     Ok([product(&dims[..axis]), n, product(&dims[axis + 1..])])
 }
@@ -73,10 +73,11 @@ impl Operation for Cumsum {
     }
 
     fn bound(&self, inputs: &[TensorType]) -> Bound {
-        // In a tile an element passes through at most 7 sums with its own 8 neighbours, 8 that join those of 256 invocations, and two
-        // with what is in front: 17, and one for each tile of its part in front. Where rows are cut into P parts, of 1 / P of the
-        // tiles, the total of one passes through 15 and one for each of its tiles, and through 17 where the totals are summed. That
-        // is 50 and twice the tiles of a part: below the bound for any P from 2 on. On the CPU sums are of f64 and round once.
+        // In a tile an element passes through at most 7 sums with its own 8 neighbours, 8 that join those of 256
+        // invocations, and two with the preceding total: 17, and one more for each preceding tile of its part. If rows
+        // are divided into P parts, each with 1 / P of the tiles, the total of a part passes through 15 and one for
+        // each of its tiles, and through 17 where the totals are summed. That is 50 and twice the tiles of a part:
+        // below the bound for any P from 2 on. The CPU sums in f64 and rounds once.
         let n = self.extents(&inputs[0]).map_or(0, |[_, n, _]| n);
         Bound::Magnitude(64.0 + (n / Self::TILE) as f64)
     }
@@ -86,7 +87,7 @@ impl Operation for Cumsum {
         use super::reference::Expected;
         use crate::{Buffer, Data};
         let Ok([outer, n, inner]) = self.extents(&inputs[0].ty()) else { return Vec::new() };
-        // The places of each row, in order.
+        // The positions of each row's elements, in order.
         let rows = (0..outer * inner).map(|row| {
             let first = row / inner * n * inner + row % inner;
             (0..n).map(move |i| first + i * inner)
@@ -160,7 +161,7 @@ impl Operation for Cumsum {
                 cases.extend([DType::I32, DType::U32].map(|ty| Case::new(op, vec![Input::any(ty, dims, &mut random)])));
             }
         }
-        // Infinities and NaN hold from where they are on.
+        // Infinities and NaN persist from their position on.
         for special in
             [&[(900, f32::INFINITY)][..], &[(5, f32::NEG_INFINITY), (3000, f32::INFINITY)], &[(77, f32::NAN)]]
         {

@@ -8,7 +8,7 @@ use super::call::MAX_OPERANDS;
 use super::{Contract, Operation, Outputs, Param};
 use crate::{DataMut, Error, Operand, Result, TensorType};
 
-/// The greatest number of parameters of a custom operation.
+/// The maximum number of parameters of a custom operation.
 const MAX_PARAMS: usize = 4;
 
 /// An operation that a program defines: what kiln has to know of it, and the kernels that there are.
@@ -18,22 +18,22 @@ const MAX_PARAMS: usize = 4;
 /// [`CustomOperation::kernels`]. It is never fused. Equal steps of a graph run once, so its results must depend on its inputs
 /// and parameters alone.
 pub trait CustomOperation: Any + fmt::Debug + Send + Sync {
-    /// Its name in snake case, unique in the program: profiles, predictions and errors name it.
+    /// The name in snake case, unique in the program: profiles, predictions and errors use it.
     fn name(&self) -> &'static str;
 
-    /// What it computes.
+    /// The formula of its result.
     fn formula(&self) -> &'static str;
 
-    /// The shape rule: types of the results, or why inputs or parameters do not fit.
+    /// The shape rule: the types of the results, or why inputs or parameters do not match.
     ///
     /// # Errors
     /// [`Error::Arity`], [`Error::Type`], [`Error::Shape`], [`Error::Parameter`].
     fn infer(&self, params: &[f32], inputs: &[TensorType]) -> Result<Outputs>;
 
-    /// Floating-point operations on inputs that the shape rule accepts; predictions of its time begin with them.
+    /// Floating-point operations for inputs that the shape rule accepts; predictions of its time start from them.
     fn flops(&self, call: &CustomCall<'_>) -> u64;
 
-    /// How far a result may be from the reference, and what special values give.
+    /// The error bound relative to the reference, and the results of special values.
     fn contract(&self) -> Contract;
 
     /// The function that computes it on the CPU, if there is one.
@@ -41,14 +41,14 @@ pub trait CustomOperation: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Its kernels for GPUs. A backend looks for the type that it runs: kiln-wgpu for its `WgslKernel`, kiln-cuda for its
+    /// Its kernels for GPUs. Each backend looks for its own type: kiln-wgpu for `WgslKernel`, kiln-cuda for
     /// `CudaKernel`.
     fn kernels(&self) -> Vec<&(dyn Any + Send + Sync)> {
         Vec::new()
     }
 
-    /// What exact arithmetic gives, one entry for each result: what [`reference::conform`](super::reference::conform) compares
-    /// with. Without it no case passes.
+    /// The results of exact arithmetic, one entry for each result, with which
+    /// [`reference::conform`](super::reference::conform) compares. Without it no case passes.
     #[cfg(feature = "reference")]
     fn reference(&self, _call: &CustomCall<'_>, _inputs: &[Operand<'_>]) -> Vec<super::reference::Expected> {
         Vec::new()
@@ -111,7 +111,7 @@ impl Custom {
         run(&self.params.map(Param::get)[..usize::from(self.count)])
     }
 
-    /// What tells operations apart: the type, and where a value of it is, unless all of them are alike.
+    /// What distinguishes operations: the type, and the address of the value unless the type has no size.
     fn identity(&self) -> (std::any::TypeId, *const ()) {
         let address: *const dyn CustomOperation = self.operation;
         let alike = size_of_val(self.operation) == 0;
@@ -175,7 +175,7 @@ impl Operation for Custom {
         self.call(&types, &outputs, |call| self.operation.reference(call, inputs))
     }
 
-    /// Those of a program's operation are the program's.
+    /// A program tests its own operations.
     #[cfg(feature = "reference")]
     fn cases() -> Vec<super::reference::Case> {
         Vec::new()
@@ -190,7 +190,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// Shifts by a number that the value holds, beyond the parameters of the call.
+    /// Adds a number that is stored in the value, in addition to the parameters of the call.
     #[derive(Debug)]
     struct Shift(f32);
 

@@ -7,14 +7,14 @@ use crate::{DType, Result, TensorType};
 ///
 /// - `name`, `into`: the function, and its form that writes into a slice
 /// - `operands`, `params`: the names of its operands and of its parameters
-/// - `flops`: floating-point operations an element
+/// - `flops`: floating-point operations per element
 /// - `bound`: the error bound
 /// - `formula`: the definition, for the documentation
 /// - `special`: the results of special values
-/// - `exact`: the result in f64, of the named operands and parameters
-/// - `magnitude` (optional): what the bound is relative to, where it is not in units in the last place
+/// - `exact`: the result in f64, from the named operands and parameters
+/// - `magnitude` (optional): the reference magnitude of the bound, if the bound is not in units in the last place
 ///
-/// A new element-wise operation is a row here, one vector function in each backend, and nothing else.
+/// A new element-wise operation needs a row here and one vector function in each backend, nothing else.
 #[macro_export]
 macro_rules! elementwise_table {
     ($callback:path) => {
@@ -39,12 +39,12 @@ macro_rules! elementwise_table {
                 name: div, into: div_into, operands: (a, b), params: (), flops: 1, bound: Exact,
                 formula: "a / b", special: "IEEE 754", exact: a / b,
             }
-            /// The lesser; IEEE 754-2019 `minimum`.
+            /// Minimum; IEEE 754-2019 `minimum`.
             Min {
                 name: min, into: min_into, operands: (a, b), params: (), flops: 1, bound: Exact,
                 formula: "min(a, b)", special: "NaN if either is NaN; -0 < +0", exact: $crate::op::minimum(a, b),
             }
-            /// The greater; IEEE 754-2019 `maximum`.
+            /// Maximum; IEEE 754-2019 `maximum`.
             Max {
                 name: max, into: max_into, operands: (a, b), params: (), flops: 1, bound: Exact,
                 formula: "max(a, b)", special: "NaN if either is NaN; -0 < +0", exact: $crate::op::maximum(a, b),
@@ -90,7 +90,7 @@ macro_rules! elementwise_table {
                 name: scale, into: scale_into, operands: (x), params: (factor), flops: 1, bound: Exact,
                 formula: "factor * x", special: "IEEE 754", exact: factor * x,
             }
-            /// Limits to an interval: min(max(x, lo), hi).
+            /// Clamps to an interval: min(max(x, lo), hi).
             Clip {
                 name: clip, into: clip_into, operands: (x), params: (lo, hi), flops: 2, bound: Exact,
                 formula: "min(max(x, lo), hi)", special: "NaN gives NaN",
@@ -169,12 +169,14 @@ macro_rules! elementwise_table {
                 formula: "ln(1 + eˣ)", special: "-∞ gives 0, ∞ gives ∞; the tail goes on into subnormals",
                 exact: x.max(0.0) + (-x.abs()).exp().ln_1p(),
             }
-            /// Sine of an angle in radians, of any size: large angles are reduced with as many digits of π as they need.
+            /// Sine of an angle in radians, of any size: the reduction of large angles uses as many digits of π as they
+            /// need.
             Sin {
                 name: sin, into: sin_into, operands: (x), params: (), flops: 30, bound: Ulp(2.0),
                 formula: "sin x", special: "±∞ gives NaN; -0 stays", exact: x.sin(),
             }
-            /// Cosine of an angle in radians, of any size: large angles are reduced with as many digits of π as they need.
+            /// Cosine of an angle in radians, of any size: the reduction of large angles uses as many digits of π as
+            /// they need.
             Cos {
                 name: cos, into: cos_into, operands: (x), params: (), flops: 30, bound: Ulp(2.0),
                 formula: "cos x", special: "±∞ gives NaN", exact: x.cos(),
@@ -189,22 +191,22 @@ macro_rules! elementwise_table {
                 name: ln_1p, into: ln_1p_into, operands: (x), params: (), flops: 18, bound: Ulp(2.0),
                 formula: "ln(1 + x)", special: "-1 gives -∞, NaN below it, ∞ gives ∞; -0 stays", exact: x.ln_1p(),
             }
-            /// Exponential function less 1.
+            /// Exponential function minus 1.
             ExpM1 {
                 name: exp_m1, into: exp_m1_into, operands: (x), params: (), flops: 16, bound: Ulp(2.0),
                 formula: "eˣ - 1", special: "-∞ gives -1, overflow ∞; -0 stays", exact: x.exp_m1(),
             }
-            /// The greatest integer that is not greater.
+            /// The largest integer that is not above x.
             Floor {
                 name: floor, into: floor_into, operands: (x), params: (), flops: 2, bound: Exact,
                 formula: "⌊x⌋", special: "±∞ and -0 stay", exact: x.floor(),
             }
-            /// The least integer that is not less.
+            /// The smallest integer that is not below x.
             Ceil {
                 name: ceil, into: ceil_into, operands: (x), params: (), flops: 2, bound: Exact,
                 formula: "⌈x⌉", special: "±∞ stay; -0 of what is above -1 and below 0", exact: x.ceil(),
             }
-            /// The nearest integer, of two the even one.
+            /// The nearest integer, ties to even.
             Round {
                 name: round, into: round_into, operands: (x), params: (), flops: 2, bound: Exact,
                 formula: "the integer nearest to x", special: "of two the even one: 2.5 gives 2; ±∞ stay; zeros have the sign of x",
@@ -326,7 +328,7 @@ macro_rules! define {
 }
 elementwise_table!(define);
 
-/// What the table says of one function.
+/// The table's entry for one function.
 struct Row {
     name: &'static str,
     formula: &'static str,
@@ -450,14 +452,14 @@ impl Operation for Elementwise {
                 let inputs = (0..kind.arity()).map(|_| Input::f32(random.uniforms(n, -9.0, 9.0), &[n]));
                 cases.push(Case::new(op, inputs.collect()));
             }
-            // Every pairing of special values: each operand walks them at its own stride.
+            // Every pair of special values: each operand iterates over them with its own stride.
             let n = SPECIAL.len();
             let walk = |stride: usize| (0..n * n).map(|i| SPECIAL[(i / stride) % n]).collect::<Vec<f32>>();
             let mut walks: Vec<Vec<f32>> = (0..kind.arity()).map(|o| walk([1, n, 7][o])).collect();
             if let (ElementwiseKind::Swiglu | ElementwiseKind::Geglu | ElementwiseKind::GegluTanh, [gates, ups]) =
                 (kind, &mut walks[..])
             {
-                // A subnormal function may be zero, and then gives NaN beside an infinite operand.
+                // A subnormal result may be flushed to zero, which gives NaN with an infinite operand.
                 let mut up = ups.iter_mut();
                 kind.exact(
                     n * n,
@@ -492,8 +494,8 @@ impl Operation for Elementwise {
     }
 }
 
-/// Arguments that are hard for some functions: angles of every size and next to multiples of π/2, halves and numbers around 2²³,
-/// and powers of every base with exponents that keep them in range.
+/// Arguments that are hard for some functions: angles of every size and around multiples of π/2, halves and numbers
+/// around 2²³, and powers of every base with exponents that keep them in range.
 #[cfg(feature = "reference")]
 fn hard_cases(kind: ElementwiseKind) -> Option<super::reference::Case> {
     use super::reference::{Case, Input, Random};
@@ -516,7 +518,8 @@ fn hard_cases(kind: ElementwiseKind) -> Option<super::reference::Case> {
             ]
         }
         ElementwiseKind::Pow => {
-            // As many bases of any size as next to 1, and exponents that bring them to between e^-104 and e^89.
+            // Bases of any size, around 1 and below zero, with exponents that bring the results to between e^-104 and
+            // e^89.
             let base = |i: u32| match i % 4 {
                 0 => any(),
                 1 => (i as f32).sqrt(),
@@ -537,7 +540,7 @@ fn hard_cases(kind: ElementwiseKind) -> Option<super::reference::Case> {
     Some(Case::new(kind.with_params([0.0; 2]), inputs))
 }
 
-/// The scalar meanings that the table refers to where a formula is more than an expression.
+/// Scalar definitions for rows of the table whose formula is more than an expression.
 #[cfg(feature = "reference")]
 mod meaning {
     /// IEEE 754-2019 `maximum`.
@@ -568,7 +571,7 @@ mod exact {
         a * b + c
     }
 
-    /// x times a weight in 0..1 that vanishes faster than 1/x: the limit at -∞ is -0.
+    /// x times a weight in 0..1 that vanishes faster than 1/x, so that the limit at -∞ is -0.
     fn weighted(x: f64, weight: f64) -> f64 {
         if x == f64::NEG_INFINITY { -0.0 } else { x * weight }
     }
@@ -606,7 +609,7 @@ mod exact {
     }
 
     pub fn mish(x: f64) -> f64 {
-        // tanh(ln(1 + e)) = e (e + 2) / (e (e + 2) + 2), with e = exp(x); beyond 30 the weight is 1 to f64.
+        // tanh(ln(1 + e)) = e (e + 2) / (e (e + 2) + 2), with e = exp(x); beyond 30 the weight is 1 in f64.
         let e = x.min(30.0).exp();
         weighted(x, e * (e + 2.0) / (e * (e + 2.0) + 2.0))
     }

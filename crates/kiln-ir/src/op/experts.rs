@@ -32,7 +32,7 @@ impl ExpertExtents {
 
     /// How products share what is read of an expert.
     pub fn tiles(&self) -> ExpertTiles {
-        // With fewer products than experts most experts have one at most.
+        // With fewer products than experts most experts have at most one.
         match self.products() <= self.experts.max(ExpertTiles::ALONE) {
             true => ExpertTiles { rows: 1, count: self.products() },
             false => ExpertTiles { rows: ExpertTiles::TALL, count: self.products() / ExpertTiles::TALL + self.experts },
@@ -54,7 +54,7 @@ impl ExpertTiles {
     /// Products of a tile that has several.
     pub const TALL: usize = 8;
 
-    /// Products up to which each is a tile, however few experts there are.
+    /// Maximum number of products for which each product is a tile of its own, whatever the number of experts.
     const ALONE: usize = 4;
 
     /// Whether products are brought together.
@@ -133,7 +133,7 @@ impl Operation for MatmulByExpert {
         let [x, weights, indices] = inputs else { return 0 };
         let experts = weights.shape.dims().first().copied().unwrap_or(0);
         let of_expert = weights.bytes().checked_div(experts).unwrap_or(0) as u64;
-        // An expert is read once, whatever the number of rows that chose it.
+        // An expert is read once, however many rows chose it.
         let read = of_expert.saturating_mul(experts.min(indices.shape.numel()) as u64);
         super::total_bytes([x.bytes() as u64, read, indices.bytes() as u64])
     }
@@ -162,7 +162,7 @@ impl Operation for MatmulByExpert {
         let [x, weights, indices] = inputs else { return Vec::new() };
         let Ok(e) = self.extents(&x.shape(), &weights.shape(), &indices.shape()) else { return Vec::new() };
         let (row, matrix) = (4 * e.k, weights.ty().bytes().checked_div(e.experts).unwrap_or(0));
-        /// Part `at` of some data, in parts of `bytes` bytes.
+        /// Part `at` of the data, in parts of `bytes` bytes.
         fn part<'a>(of: &Operand<'a>, dims: &[usize], bytes: usize, at: usize) -> Operand<'a> {
             let shape = Shape::new(dims).expect("part of a case");
             Operand::new(of.data().part(at * bytes..(at + 1) * bytes), shape).expect("part of a case")
@@ -200,11 +200,11 @@ impl Operation for MatmulByExpert {
             if let (Some(special), false) = (special, x.is_empty()) {
                 let at = x.len() / 2;
                 x[at] = special;
-                // Of the last expert alone.
+                // In the last expert only.
                 *w.last_mut().expect("a case with special values has weights") = special;
             }
             let chosen = (0..indices.iter().product::<usize>()).map(|_| {
-                // Where they are skewed, most rows choose the same expert, and some experts none.
+                // With skewed indices most rows choose the same expert, and some experts have no rows.
                 let most = if skewed && random.below(8) > 0 { 1 } else { experts };
                 random.below(most) as u32
             });
@@ -218,7 +218,8 @@ impl Operation for MatmulByExpert {
         };
         let floats = [DType::F32, DType::F16, DType::Bf16];
         for dtype in floats {
-            // One row and several, one expert for each and several, rows of x for each row of the result, and nothing at all.
+            // One row and several, one expert per row and several, rows of x for each row of the result, and empty
+            // extents.
             let extents: [Extents<'_>; 16] = [
                 ([4, 7, 24], &[1], &[1]),
                 ([4, 7, 24], &[1], &[1, 2]),
@@ -252,7 +253,7 @@ impl Operation for MatmulByExpert {
             case(dtype, ([4, 33, len], &[20], &[20, 2]), false, None);
             case(dtype, ([3, 5, len], &[9], &[9, 2]), false, None);
             case(dtype, ([3, 9, 2 * len], &[4], &[4, 2]), false, Some(f32::INFINITY));
-            // Kernels are shared by formats of a kind.
+            // Formats with the same layout share kernels, so one of each kind is tested in full.
             if matches!(format, QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q6K | QuantFormat::Mxfp4) {
                 let more: [Extents<'_>; 7] = [
                     ([8, 40, 3 * len], &[3, 4], &[3, 4]),

@@ -120,7 +120,7 @@ impl Operation for Gather {
             let indices = Input::new(crate::Buffer::U32(indices), dims);
             cases.push(Case::new(Self, vec![Input::f32(table, &[rows, columns]), indices]));
         }
-        // Tables of every type, of rows that are whole words and that are not.
+        // Tables of every type, with rows that are whole words and rows that are not.
         let formats = crate::QuantFormat::ALL.map(DType::Blocks);
         for &dtype in DType::ALL.iter().chain(&formats) {
             let unit = if let DType::Blocks(format) = dtype { format.block_len() } else { 1 };
@@ -218,7 +218,7 @@ impl Operation for TopK {
         ];
         for (dims, ks) in shapes {
             let n = dims.iter().product();
-            // Many equal values, all different values, ascending values (each beats all before it).
+            // Many equal values, all different values, ascending values (each exceeds all before it).
             let coarse: Vec<f32> = (0..n).map(|_| random.below(9) as f32 - 4.0).collect();
             let ascending: Vec<f32> = (0..n).map(|i| i as f32).collect();
             for data in [coarse, random.uniforms(n, -1.0, 1.0), ascending] {

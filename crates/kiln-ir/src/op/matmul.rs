@@ -15,7 +15,7 @@ pub struct Matmul {
     pub transpose_b: bool,
 }
 
-/// What special values give in sums of products; the bound named beside it is that of k = 4096.
+/// The results of special values in sums of products; the bound beside it is that of k = 4096.
 const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets; \
     the bound grows with the number of products k, and is named for 4096: min(w, 2√w) + 1 for w = min(k, 320) + k / 256; it \
     is eight times what independent roundings come to, and where they all go one way, as with equal terms, the error may come \
@@ -39,7 +39,7 @@ pub fn product_bound_of(k: usize, chain: usize) -> Bound {
     Bound::Magnitude(w.min(2.0 * w.sqrt()) + 1.0)
 }
 
-/// The roundings that a term passes through.
+/// The number of roundings that a term passes through.
 fn roundings(k: usize, chain: usize) -> f64 {
     (k.min(chain) + k.div_ceil(256)) as f64
 }
@@ -49,7 +49,7 @@ pub(super) fn product_worst(k: usize) -> Bound {
     Bound::Magnitude(roundings(k, 320) + 1.0)
 }
 
-/// Numbers of terms, and a term whose multiples are rounded down, nearly all of them.
+/// Numbers of terms, and a term for which nearly all partial sums are rounded down.
 #[cfg(feature = "reference")]
 pub(super) const WORST: [(usize, f32); 4] = [(256, 0.1), (320, 0.764), (4096, 0.1), (4100, 0.519)];
 
@@ -102,7 +102,7 @@ impl Matmul {
         let (a, b) = (outer(a), outer(b));
         let mut pairs = MatmulPairs { rank: 0, dims: [(1, [0; 2]); MAX_RANK - 2] };
         let mut sizes = [1, 1];
-        // Innermost first.
+        // Innermost dimension first.
         for (d, (extent, dim)) in stack(&a, &b).zip(&mut pairs.dims).enumerate() {
             let own = [&a, &b].map(|outer| outer.iter().rev().nth(d).copied().unwrap_or(1));
             *dim = (extent, [0, 1].map(|i| if own[i] == extent { sizes[i] } else { 0 }));
@@ -153,7 +153,7 @@ fn stack<'a>(a: &'a [usize], b: &'a [usize]) -> impl Iterator<Item = usize> + 'a
 #[derive(Debug, Clone, Copy)]
 pub struct MatmulPairs {
     rank: usize,
-    /// Extent, and matrices of A and of B from one to the next; innermost first.
+    /// For each dimension its extent and the strides of A and B in matrices; innermost first.
     dims: [(usize, [usize; 2]); MAX_RANK - 2],
 }
 
@@ -211,7 +211,7 @@ impl Operation for Matmul {
         let equal = |term: f32, dims: [usize; 2]| Input::f32(vec![term; dims[0] * dims[1]], &dims);
         let mut cases = Vec::new();
         for (k, term) in WORST {
-            // Few rows, few columns and both not.
+            // Few rows, few columns, and many of both.
             for (m, n) in [(1, 9), (9, 1), (4, 40), (40, 4), (40, 40)] {
                 for transpose_b in [false, true] {
                     let b = if transpose_b { [n, k] } else { [k, n] };
@@ -228,7 +228,7 @@ impl Operation for Matmul {
         let (a, b) = (inputs[0].data().f32(), inputs[1].data().f32());
         let Ok(e) = self.extents(&inputs[0].shape(), &inputs[1].shape()) else { return Vec::new() };
         let (mut values, mut magnitudes) = (Vec::new(), Vec::new());
-        // By the definition: both stacks repeated to the length of the result.
+        // By the definition: both stacks repeated to the extents of the result.
         let outer = self.outer(&inputs[0].shape(), &inputs[1].shape());
         let matrix = |of: &crate::Operand<'_>, mut product: usize| {
             let own = &of.shape().dims()[..of.shape().rank() - 2].to_vec();
@@ -300,7 +300,7 @@ impl Operation for Matmul {
                 cases.push(Case::new(op, vec![a, b]));
             }
         }
-        // Terms of one sign: rounding errors that had a bias would add up here.
+        // Terms of one sign: a bias of the rounding errors would accumulate here.
         for (m, k, n) in [(1, 2000, 40), (40, 2000, 1), (7, 640, 70), (33, 2000, 65)] {
             for transpose_b in [false, true] {
                 let a = Input::f32(random.uniforms(m * k, 0.0, 1.0), &[m, k]);
@@ -308,7 +308,8 @@ impl Operation for Matmul {
                 cases.push(Case::new(Self { transpose_a: false, transpose_b }, vec![a, b]));
             }
         }
-        // A few rows beside a matrix of 16 bits, as those of models are: whole vectors of k, with a special value of each in some.
+        // A few rows times a 16-bit matrix, as in language models: k is whole vectors, and some cases have a special
+        // value in each.
         let mut own = Random::new(4);
         for (m, k, n) in [(1, 2056, 37), (5, 264, 66), (8, 1024, 12), (9, 72, 20)] {
             for (dtype, special) in [(DType::F16, 0.5), (DType::Bf16, f32::INFINITY), (DType::F16, f32::NAN)] {
@@ -319,7 +320,7 @@ impl Operation for Matmul {
                 cases.push(Case::new(op, vec![Input::f32(a, &[m, k]), b]));
             }
         }
-        // A special value reaches its own row or column and nothing else.
+        // A special value affects only its own row or column.
         for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-40, f32::MAX] {
             for (m, k, n) in [(1, 33, 37), (9, 21, 40), (20, 300, 33)] {
                 let mut a = random.uniforms(m * k, 0.5, 1.0);
@@ -336,7 +337,7 @@ impl Operation for Matmul {
             cases.push(Case::new(Self::default(), vec![a.clone(), stack]));
             cases.push(Case::new(Self::default(), vec![a, single]));
         }
-        // Outer dimensions that repeat: those of A, those of B, some of both.
+        // Outer dimensions that repeat: those of A, of B, and some of both.
         let repeated: [(&[usize], &[usize]); 10] = [
             (&[], &[4]),
             (&[1], &[5]),
@@ -475,7 +476,7 @@ impl Operation for Matvec {
                 }
             }
         }
-        // Wide, deep, and one sign: past every block, and where errors with a bias would add up.
+        // Wide, deep, and of one sign: beyond every block size, and a bias of the errors would accumulate.
         for (m, n) in [(3, 20_000), (20_000, 3), (9, 5_001), (5_001, 9), (700, 400)] {
             for transpose in [false, true] {
                 let a = Input::f32(random.uniforms(m * n, 0.0, 1.0), &[m, n]);

@@ -46,7 +46,7 @@ pub use cumsum::Cumsum;
 pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
-#[doc(hidden)] // named by the rows of the table
+#[doc(hidden)] // rows of the table name them
 pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use experts::{ExpertExtents, ExpertTiles, MatmulByExpert};
 pub use index::{Gather, TopK};
@@ -162,75 +162,77 @@ impl std::ops::Deref for Outputs {
 
 /// Everything about an operation that is not its kernel.
 pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
-    /// Whether it takes elements of every type as they are stored. Others are given f32 for f16 and bf16.
+    /// Whether it takes elements of every type as they are stored. Other operations receive f16 and bf16 operands as
+    /// f32.
     const AS_STORED: bool = false;
 
-    /// Whether the first result is the first operand with some elements replaced. Its kernel writes these alone, into memory that
-    /// holds the operand, and is given the other operands: what a state of a graph is written with.
+    /// Whether the first result is the first operand with some elements replaced. The kernel then receives the other
+    /// operands and writes only the replaced elements, into memory that holds the first operand. Such operations write
+    /// to the states of a graph.
     const UPDATES: bool = false;
 
-    /// The field's name of it, in snake case: `layer_norm`.
+    /// The conventional name in snake case: `layer_norm`.
     fn name(&self) -> &'static str;
 
-    /// What it computes.
+    /// The formula of its result.
     fn formula(&self) -> &'static str;
 
-    /// The shape rule: types of the results, or why the inputs do not fit. Parameters are checked here too.
+    /// The shape rule: the types of the results, or why the inputs do not match. It also checks parameters.
     ///
     /// # Errors
     /// [`Error::Arity`], [`Error::Type`], [`Error::Shape`], [`Error::Parameter`], [`Error::Overflow`].
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs>;
 
-    /// Whether the result has the elements of the only operand in their order, for inputs that [`Operation::infer`] accepts. In a
-    /// recorded graph it is then another name for the operand, and nothing runs.
+    /// Whether the result has the elements of the only operand in their order, for inputs that [`Operation::infer`]
+    /// accepts. In a recorded graph the result is then another name of the operand, and nothing runs.
     fn renames(&self, _inputs: &[TensorType]) -> bool {
         false
     }
 
-    /// Floating-point operations on inputs that [`Operation::infer`] accepts.
+    /// Floating-point operations for inputs that [`Operation::infer`] accepts.
     fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64;
 
-    /// Bytes read of inputs that [`Operation::infer`] accepts. By default every input is read whole.
+    /// Bytes read for inputs that [`Operation::infer`] accepts. By default every input is read whole.
     fn bytes_read(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
         total_bytes(inputs.iter().map(|t| t.bytes() as u64))
     }
 
-    /// Bytes written on inputs that [`Operation::infer`] accepts. By default every result is written whole.
+    /// Bytes written for inputs that [`Operation::infer`] accepts. By default every result is written whole.
     fn bytes_written(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
         total_bytes(outputs.iter().map(|t| t.bytes() as u64))
     }
 
-    /// How far a result may be from the reference, and what special values give.
+    /// The error bound relative to the reference, and the results of special values.
     fn contract(&self) -> Contract;
 
-    /// The error bound on these inputs, where it depends on their extents; otherwise that of the contract.
+    /// The error bound for these inputs, if it depends on their extents; otherwise that of the contract.
     fn bound(&self, _inputs: &[TensorType]) -> Bound {
         self.contract().bound
     }
 
-    /// What counting roundings comes to on the CPU, whatever the data: the bound, unless that takes roundings to be as good
-    /// as independent.
+    /// The worst-case bound on the CPU from counting roundings, whatever the data. Equals the bound unless that assumes
+    /// independent roundings.
     fn worst(&self, inputs: &[TensorType]) -> Bound {
         self.bound(inputs)
     }
 
-    /// The meaning: what exact arithmetic gives, one entry for each result, on inputs that `infer` accepts.
+    /// The definition: the results of exact arithmetic, one entry for each result, for inputs that `infer` accepts.
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[Operand<'_>]) -> Vec<reference::Expected>;
 
-    /// The cases that every backend is tested on: shapes and values.
+    /// The test cases of every backend: shapes and values.
     #[cfg(feature = "reference")]
     fn cases() -> Vec<reference::Case>;
 
-    /// Cases whose roundings go all one way, as those of equal terms do, for operations whose bound takes them to be
-    /// independent: they are held to [`Operation::worst`].
+    /// Cases whose roundings all have the same direction, such as equal terms, for operations whose bound assumes
+    /// independent roundings: they are checked against [`Operation::worst`].
     #[cfg(feature = "reference")]
     fn worst_cases() -> Vec<reference::Case> {
         Vec::new()
     }
 }
 
-/// Checks the number of operands and their element types. Every type of floats is accepted as f32.
+/// Checks the number of operands and their element types. Every floating-point type is accepted in place of f32.
 ///
 /// # Errors
 /// [`Error::Arity`], [`Error::Type`].
@@ -271,9 +273,9 @@ macro_rules! operations {
             }
         })*
 
-        /// Runs `$body` with `$op` bound to the concrete operation inside of an [`Op`](crate::op::Op).
+        /// Runs `$body` with `$op` bound to the concrete operation inside an [`Op`](crate::op::Op).
         ///
-        /// Backends dispatch with this: their kernel trait must then be implemented for every operation.
+        /// Backends dispatch with this macro, which requires their kernel trait for every operation.
         #[macro_export]
         macro_rules! for_operation {
             ($d value:expr, $d op:ident => $d body:expr) => {
@@ -324,7 +326,7 @@ operations! { $
     GroupNorm,
     /// Channels shifted and scaled by means and variances that are given.
     BatchNorm,
-    /// Rows of a table chosen by index.
+    /// Rows of a table selected by index.
     Gather,
     /// Rows of a tensor replaced by others.
     WriteRows,
@@ -348,25 +350,25 @@ operations! { $
     Dequantize,
     /// The product of f32 with quantised weights.
     QuantMatmul,
-    /// Products of rows with the matrices of the experts that are chosen for them.
+    /// Products of rows with the matrices of their selected experts.
     MatmulByExpert,
-    /// The same numbers as another type.
+    /// A cast to another element type.
     Cast,
-    /// Whether a comparison holds, for each pair of elements.
+    /// A comparison of each pair of elements.
     Compare,
     /// Elements of one tensor where a condition holds, and of another elsewhere.
     Select,
     /// A function of each pair of integers.
     Arithmetic,
-    /// Sums of all elements up to each along a dimension.
+    /// Prefix sums along a dimension.
     Cumsum,
-    /// The elements along a dimension in order, and where each was.
+    /// The elements along a dimension in order, with their indices.
     Sort,
     /// A table with some rows replaced.
     Scatter,
     /// A table with rows added to some of its own.
     IndexAdd,
-    /// The dimensions in another order.
+    /// A permutation of the dimensions.
     Permute,
     /// A part of a tensor.
     Slice,
@@ -374,7 +376,7 @@ operations! { $
     BroadcastTo,
     /// A tensor with a value around it.
     Pad,
-    /// Tensors one after another along a dimension.
+    /// A concatenation along a dimension.
     Concat,
     /// The same elements under other extents.
     Reshape,

@@ -4,9 +4,9 @@ use crate::{DType, Error, Result, Shape, TensorType};
 /// What a window of an image becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pooling {
-    /// Its greatest element.
+    /// The maximum of the window.
     Max,
-    /// Its arithmetic mean.
+    /// The arithmetic mean of the window.
     Average,
 }
 
@@ -60,7 +60,7 @@ impl Pool2d {
             return Err(Error::Parameter { op, reason });
         }
         let [outer @ .., h, w] = input.dims() else {
-            return Err(Error::Shape { op, reason: format!("{input} is not a picture") });
+            return Err(Error::Shape { op, reason: format!("{input} is not an image, [.., h, w]") });
         };
         if kh > *h || kw > *w {
             return Err(Error::Shape { op, reason: format!("the window {:?} is larger than {input}", self.window) });
@@ -70,7 +70,8 @@ impl Pool2d {
     }
 }
 
-/// Columns of the window are summed first, then their sums, both as trees of runs of sixteen; the division rounds once more.
+/// Columns of the window are summed first, then their sums, both as trees over runs of sixteen; the division rounds
+/// once more.
 fn average_bound((h, w): (usize, usize)) -> Bound {
     let roundings = |n: usize| (n - 1).min(15 + n.div_ceil(16).next_power_of_two().trailing_zeros() as usize);
     Bound::Magnitude((roundings(h.max(1)) + roundings(w.max(1)) + 1) as f64)
@@ -178,12 +179,12 @@ impl Operation for Pool2d {
                 cases.push(Case::new(op(window, stride), vec![Input::f32(values, dims)]));
             }
         }
-        // Equal elements, whose sums are rounded the same way nearly every time.
+        // Equal elements, whose partial sums are nearly all rounded in the same direction.
         for (h, w) in [(56, 56), (224, 7), (7, 224), (1024, 1), (1, 4100), (4100, 1), (17, 33)] {
             let x = Input::f32(vec![0.1; (h + 1) * (w + 2)], &[h + 1, w + 2]);
             cases.push(Case::new(Self::average((h, w), (1, 1)), vec![x]));
         }
-        // Special values at every place of windows that overlap and of windows that do not.
+        // Special values at every position of overlapping and of disjoint windows.
         let mut values = random.uniforms(10 * 40, -1.0, 1.0);
         values.iter_mut().step_by(7).zip(SPECIAL).for_each(|(v, s)| *v = s);
         for (window, stride) in [((2, 2), (2, 2)), ((3, 3), (1, 1)), ((1, 1), (1, 1)), ((2, 2), (3, 3))] {

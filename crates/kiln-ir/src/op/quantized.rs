@@ -31,7 +31,7 @@ impl Operation for Quantize {
             Values::Symmetric if self.format.layout().bits == 8 => 6,
             Values::Symmetric => 220,
             Values::Affine => 320,
-            // Fifteen comparisons find a place in the book.
+            // Fifteen comparisons find an entry of the code book.
             Values::Book(_) => 700,
         };
         super::product(&[each, inputs[0].shape.numel()])
@@ -134,7 +134,7 @@ impl Operation for Dequantize {
                 let blocks = encoded(format, &random.uniforms(n, -1.0, 1.0));
                 cases.push(Case::new(Self { format }, vec![Input::new(Buffer::Blocks(format, blocks), dims)]));
             }
-            // Any bytes at all: scales of every kind are among them.
+            // Arbitrary bytes, which include scales of every kind.
             let bytes: Vec<u8> = (0..400 * format.block_bytes()).map(|_| random.bits() as u8).collect();
             cases.push(Case::new(Self { format }, vec![Input::new(Buffer::Blocks(format, bytes), &[8, 50 * len])]));
         }
@@ -237,7 +237,7 @@ impl Operation for QuantMatmul {
                 let weights = Input::new(Buffer::Blocks(format, blocks), &[n, k]);
                 cases.push(Case::new(Self { format }, vec![Input::f32(x, dims), weights]));
             };
-            // Kernels are shared by formats of a kind: one of each meets every case, the others some.
+            // Formats of a kind share kernels: one of each kind gets every case, the others some.
             let representative = matches!(
                 format,
                 QuantFormat::Q8_0
@@ -247,7 +247,7 @@ impl Operation for QuantMatmul {
                     | QuantFormat::Q5K
                     | QuantFormat::Q6K
             );
-            // Rows of x, rows of weights, blocks: none, one, odd, past every group of rows and of outputs.
+            // Rows of x, rows of weights, blocks: zero, one, odd, beyond every group of rows and of outputs.
             let some = [(1, 7, 2), (3, 4, 3), (9, 34, 1), (1, 3, 33)];
             let more =
                 [(0, 3, 1), (1, 0, 1), (2, 3, 0), (1, 1, 1), (1, 33, 5), (2, 5, 1), (4, 65, 1), (5, 2, 2), (17, 3, 4)];
@@ -272,10 +272,10 @@ impl Operation for QuantMatmul {
                 x[len + 5] = special;
                 case(x, &[2, 2 * len], w.clone(), 6);
             }
-            // Any bytes at all: scales of every kind are among them.
+            // Arbitrary bytes, which include scales of every kind.
             let bytes: Vec<u8> = (0..120 * 2 * format.block_bytes()).map(|_| random.bits() as u8).collect();
             case(random.uniforms(3 * 2 * len, -1.0, 1.0), &[3, 2 * len], bytes.clone(), 120);
-            // Many rows: some have a special value, others are large, small, subnormal or zero throughout.
+            // Many rows: some have a special value, others are entirely large, small, subnormal or zero.
             if representative {
                 let (m, k) = (130, 2 * len);
                 let mut x = random.uniforms(m * k, -1.0, 1.0);
@@ -291,7 +291,7 @@ impl Operation for QuantMatmul {
                 case(x.clone(), &[m, k], w, 12);
                 case(x[..96 * k].to_vec(), &[96, k], bytes[..20 * 2 * format.block_bytes()].to_vec(), 20);
             }
-            // The extremes of every integer at once: the largest sums that a lane may have to hold.
+            // The extreme value of every integer at once: the largest sums that a lane may have to represent.
             for sign in [1.0, -1.0] {
                 case(vec![sign; 2 * len], &[2 * len], extreme(format, 2), 1);
             }
@@ -303,8 +303,8 @@ impl Operation for QuantMatmul {
 /// The bound of a product over `blocks` blocks.
 ///
 /// A backend may round x to 16 bits, in units of max |x| / 32639 for each block of the format: half a unit is 257 u of
-/// the largest. Units and scales add a few u, the f32 sum over the blocks one u a block at worst, while the observed
-/// error grows with the root of their number.
+/// the largest element. Units and scales add a few u. The f32 sum over the blocks adds at worst one u per block, while
+/// the observed error grows with the square root of their number.
 pub(super) fn product_bound(blocks: usize) -> Bound {
     let blocks = blocks as f64;
     Bound::Magnitude(266.0 + blocks.min(2.0 * blocks.sqrt()).ceil())
@@ -315,7 +315,8 @@ pub(super) fn product_bound(blocks: usize) -> Bound {
 fn extreme(format: QuantFormat, blocks: usize) -> Vec<u8> {
     let one = [0x00, 0x3c];
     let layout = format.layout();
-    // All bits set are the largest integers without a sign, all bits clear the largest ones below zero.
+    // With all bits set the integers of affine formats are largest; with all bits clear the integers of symmetric
+    // formats are most negative.
     let bits = if layout.values == Values::Affine { 0xff } else { 0 };
     let mut block = vec![bits; format.block_bytes()];
     match format {

@@ -10,13 +10,13 @@ use crate::{DType, Error, Result, Shape, TensorType};
 /// - `result`: the type of the result, `f32`, or `u32` for an index
 /// - `identity`: the value that changes no result
 /// - `formula`: the definition, for the documentation
-/// - `flops`: floating-point operations an element
+/// - `flops`: floating-point operations per element
 /// - `bound`: the error bound for `n` elements
-/// - `special`: the results of special values and of no elements
-/// - `exact`: the result in f64 of the `n` elements `x`, and the magnitude that its error is relative to
+/// - `special`: the results for special values and for no elements
+/// - `exact`: the result in f64 for the `n` elements `x`, and the reference magnitude of its error
 ///
-/// A new reduction is a row here, one in each backend (`kiln-simd/src/reduce/mod.rs`, `shaders/wgsl/reduce/reduction.wgsl`,
-/// `kiln-ptx/src/kernels/reduce.rs`), and nothing else.
+/// A new reduction needs a row here and one in each backend (`kiln-simd/src/reduce/mod.rs`,
+/// `shaders/wgsl/reduce/reduction.wgsl`, `kiln-ptx/src/kernels/reduce.rs`), nothing else.
 #[macro_export]
 macro_rules! reduction_table {
     ($callback:path) => {
@@ -35,28 +35,28 @@ macro_rules! reduction_table {
                 special: "as the sum, which overflows first, and one unit more for the division; empty gives NaN",
                 exact: |x, n| (f32_range(x.clone().sum()) / n, x.map(f64::abs).sum::<f64>() / n),
             }
-            /// Greatest element; NaN if any is NaN, +0 above -0, -∞ when empty.
+            /// Maximum; NaN if any element is NaN, +0 above -0, -∞ when empty.
             Max {
                 name: max, whole: max_element, axis: max_axis, axis_into: max_axis_into, result: f32,
                 identity: f32::NEG_INFINITY, formula: "max xᵢ", flops: 1, bound: |_n| Bound::Exact,
                 special: "NaN if any is NaN; -0 < +0; empty gives -∞",
                 exact: |x, _n| (x.fold(f64::NEG_INFINITY, super::maximum), 0.0),
             }
-            /// Least element; NaN if any is NaN, -0 below +0, +∞ when empty.
+            /// Minimum; NaN if any element is NaN, -0 below +0, +∞ when empty.
             Min {
                 name: min, whole: min_element, axis: min_axis, axis_into: min_axis_into, result: f32,
                 identity: f32::INFINITY, formula: "min xᵢ", flops: 1, bound: |_n| Bound::Exact,
                 special: "NaN if any is NaN; -0 < +0; empty gives +∞",
                 exact: |x, _n| (x.fold(f64::INFINITY, super::minimum), 0.0),
             }
-            /// Index of the first NaN, or of the greatest element, the first of equals.
+            /// Index of the first NaN, or of the first maximum.
             ArgMax {
                 name: argmax, whole: argmax, axis: argmax_axis, axis_into: argmax_axis_into, result: u32,
                 identity: f32::NEG_INFINITY, formula: "min { i : xᵢ = max x }", flops: 1, bound: |_n| Bound::Exact,
                 special: "the first NaN if any is NaN; -0 equals +0; empty is an error",
                 exact: |x, _n| (first_greatest(x), 0.0),
             }
-            /// Index of the first NaN, or of the least element, the first of equals.
+            /// Index of the first NaN, or of the first minimum.
             ArgMin {
                 name: argmin, whole: argmin, axis: argmin_axis, axis_into: argmin_axis_into, result: u32,
                 identity: f32::INFINITY, formula: "min { i : xᵢ = min x }", flops: 1, bound: |_n| Bound::Exact,
@@ -85,7 +85,7 @@ macro_rules! reduction_table {
                 special: "∞ if any is ±∞ and none NaN; empty gives 0; the bound grows as that of the sum, by half as much",
                 exact: |x, _n| (x.map(|x| x * x).sum::<f64>().sqrt(), 0.0),
             }
-            /// Greatest absolute value; NaN if any is NaN. 0 when empty.
+            /// Maximum absolute value; NaN if any element is NaN. 0 when empty.
             NormLinf {
                 name: norm_linf, whole: norm_linf, axis: norm_linf_axis, axis_into: norm_linf_axis_into, result: f32,
                 identity: 0.0, formula: "max |xᵢ|", flops: 2, bound: |_n| Bound::Exact,
@@ -153,7 +153,7 @@ macro_rules! define {
                 match self { $(Self::$variant => { let $terms = n; $bound })* }
             }
 
-            /// The exact result of `n` elements, an index as a number, and the magnitude that its error is relative to.
+            /// The exact result for `n` elements, with an index as a number, and the reference magnitude of its error.
             #[cfg(feature = "reference")]
             fn exact(self, x: impl Iterator<Item = f64> + Clone, n: f64) -> (f64, f64) {
                 match self { $(Self::$variant => { let ($x, $n) = (x, n); $exact })* }
@@ -163,7 +163,7 @@ macro_rules! define {
 }
 reduction_table!(define);
 
-/// A sum that is an f32 on the way, which may overflow.
+/// A sum that is an f32 on the way, so it may overflow.
 #[cfg(feature = "reference")]
 fn f32_range(sum: f64) -> f64 {
     if (sum as f32).is_infinite() { f64::from(sum as f32) } else { sum }
@@ -175,7 +175,7 @@ fn product_of(product: f64, n: f64) -> (f64, f64) {
     (product, product.abs() * n / (1.0 - n * f64::powi(2.0, -24)).max(0.0))
 }
 
-/// The index of the first NaN, or of the first of the greatest.
+/// The index of the first NaN, or of the first maximum.
 #[cfg(feature = "reference")]
 fn first_greatest(x: impl Iterator<Item = f64>) -> f64 {
     let mut best = (0, f64::NEG_INFINITY);
@@ -192,14 +192,14 @@ fn first_greatest(x: impl Iterator<Item = f64>) -> f64 {
 
 /// The roundings on the way from a term to the sum of `n`: 22 + ⌈log₂ ⌈n / 2048⌉⌉, but at most n - 1.
 ///
-/// Each addition rounds by at most u of the magnitudes below it, so the error is at most `d u Σ|terms|` for d of them one
-/// upon the other (but for terms in u², a millionth of that). In the tree these are: 15 in the 16 rows of a running sum,
-/// whose first addition is exact; 1 of its two halves; 6 of the 64 lanes; and the logarithm of the number of leaves, which
-/// are of 2048 elements. Sums of columns pass through fewer: 5 in 16 rows, then the logarithm of their number. The bound
-/// is attained: by a 1 and, in front of each of those additions, one u that it loses.
+/// Each addition rounds by at most u of the magnitudes below it, so the error is at most `d u Σ|terms|` for a chain of
+/// d additions (except for terms in u², a millionth of that). In the tree these are: 15 in the 16 rows of a running
+/// sum, whose first addition is exact; 1 for its two halves; 6 for the 64 lanes; and the logarithm of the number of
+/// leaves of 2048 elements. Sums of columns pass through fewer: 5 in 16 rows, then the logarithm of their number. The
+/// bound is attained by a 1 and, in front of each of those additions, one u that it loses.
 ///
-/// Sums of many like terms come far closer, because roundings differ in sign: the tests hold a million of them to 1e-7,
-/// which is 1.7 u.
+/// Sums of many similar terms are far closer, because roundings differ in sign: the tests require a million of them to
+/// be within 1e-7, which is 1.7 u.
 const fn roundings(n: usize) -> usize {
     const LEAF: usize = 2048;
     let leaves = if n > LEAF { n.div_ceil(LEAF) } else { 1 };
@@ -207,18 +207,18 @@ const fn roundings(n: usize) -> usize {
     if n > d { d } else { n.saturating_sub(1) }
 }
 
-/// The bound of a sum of `n` terms, each rounded `more` times beside the additions.
+/// The bound of a sum of `n` terms, each rounded `more` times in addition to the additions.
 const fn sum_bound(n: usize, more: usize) -> Bound {
     Bound::Magnitude((roundings(n) + more) as f64)
 }
 
-/// The bound of a norm of `n` elements: the root halves the relative error of the sum of squares, in which a unit u is
-/// at most one in the last place, and rounds by half a unit; squares below those that are added vanish unseen.
+/// The bound of a norm of `n` elements. The root halves the relative error of the sum of squares, in which a unit u is
+/// at most one in the last place, and rounds by half a unit; squares far below the sum vanish without further error.
 const fn norm_bound(n: usize) -> Bound {
     Bound::Ulp((roundings(n) + 1) as f64 / 2.0 + 1.0)
 }
 
-/// The number of terms that the bounds in the tables are for.
+/// The number of terms for which the tables quote the bounds.
 const TERMS: usize = 1 << 20;
 
 impl Reduction {
@@ -324,7 +324,7 @@ impl Operation for Reduce {
         let mut cases = Vec::new();
         for &reduction in Reduction::ALL {
             let mut random = Random::new(reduction as u64);
-            // Factors spread evenly around 1 in the logarithm, so that a product of many stays in range.
+            // Factors spread evenly around 1 on a logarithmic scale, so that a product of many stays in range.
             let product = reduction == Reduction::Prod;
             let mut values = |n: usize| -> Vec<f32> {
                 let uniform = |r: f32| if product { (0.1 * r).exp() } else { r };
@@ -356,9 +356,9 @@ impl Operation for Reduce {
                     cases.push(Case::new(Self::along(reduction, axis), vec![Input::f32(Vec::new(), &dims)]));
                 }
             }
-            // Where partial products leave the range, a product depends on its order.
+            // If partial products leave the range, a product depends on its order.
             let in_range = |s: f32| !product || !s.is_finite() || s == 0.0 || (1e-30..1e30).contains(&s.abs());
-            // A special value at the start, in the middle and at the end, among ordinary ones and alone.
+            // A special value at the start, in the middle and at the end, among ordinary values and alone.
             for special in SPECIAL.into_iter().filter(|&s| in_range(s)) {
                 for (n, at) in [(1, 0), (3, 1), (100, 0), (100, 57), (100, 99), (5000, 4097)] {
                     let mut data = values(n);

@@ -8,14 +8,14 @@ pub mod hard;
 /// What exact arithmetic gives for one result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expected {
-    /// Values, and for each the magnitude that [`Bound::Magnitude`] is relative to.
+    /// Values, each with the magnitude that [`Bound::Magnitude`] is relative to.
     F32 {
         /// Exact values.
         values: Vec<f64>,
-        /// Magnitudes, as many as values.
+        /// Magnitudes, one for each value.
         magnitudes: Vec<f64>,
     },
-    /// These elements; any NaN for a NaN, any true for a true.
+    /// These elements; any NaN matches a NaN, any true matches a true.
     Exact(Buffer),
 }
 
@@ -62,7 +62,8 @@ impl Input {
         input
     }
 
-    /// The input with zeros for its subnormal elements. Those of f16 are no subnormal f32, and those of bf16 are rare.
+    /// The input with zeros in place of its subnormal elements. Subnormal f16 are normal in f32, and subnormal bf16 are
+    /// rare.
     fn flushed(&self) -> Self {
         let mut flushed = self.clone();
         if let Buffer::F32(elements) = &mut flushed.buffer {
@@ -71,7 +72,7 @@ impl Input {
         flushed
     }
 
-    /// The input with the nearest elements of another type for f32 elements.
+    /// The input with its f32 elements cast to another type.
     pub(super) fn narrowed(&self, dtype: DType) -> Self {
         let mut narrowed = self.clone();
         if let Buffer::F32(elements) = &self.buffer {
@@ -156,14 +157,14 @@ pub fn error_of(bound: Bound, got: f32, exact: f64, magnitude: f64) -> Option<f6
             Bound::Exact => 0.0,
             _ if got.is_infinite() => 0.0,
             Bound::Ulp(_) => (f64::from(got) - exact).abs() / ulp(exact),
-            // One step of the subnormal range is always allowed: no f32 lies closer.
+            // One step of the subnormal range is always allowed: f32 has no closer numbers.
             Bound::Magnitude(_) => match ((f64::from(got) - exact).abs() - f64::powi(2.0, -149)).max(0.0) {
                 0.0 => 0.0,
                 error => error / (magnitude * f64::powi(2.0, -24)),
             },
         });
     }
-    // Next to overflow a result may round to either side: measure an infinity as the first value beyond f32.
+    // Near overflow a result may round to either side: an infinity is measured as the first value beyond f32.
     let beyond = f64::powi(2.0, 128);
     let got = if got.is_infinite() { beyond.copysign(f64::from(got)) } else { f64::from(got) };
     if exact.is_infinite() || (got.abs() == beyond && exact.abs() < f64::from(f32::MAX) * (1.0 - 1e-6)) {
@@ -184,8 +185,8 @@ pub fn check(bound: Bound, expected: &[Expected], got: &[Data<'_>]) -> Result<Ac
     check_either(bound, [expected, expected], false, got)
 }
 
-/// Compares results with what is expected, one of two for each element. What is `flushed` is off by
-/// at most the least normal number.
+/// Compares results with two alternatives for each element. A `flushed` result may differ by at most the smallest
+/// normal number.
 fn check_either(bound: Bound, expected: [&[Expected]; 2], flushed: bool, got: &[Data<'_>]) -> Result<Accuracy, String> {
     let allowed = match bound {
         Bound::Exact => 0.0,
@@ -281,7 +282,7 @@ pub fn conform_within(
     check_either(bound, [&expected, &flushed], flushes, &got).map_err(name)
 }
 
-/// Whether two elements at one place are the same, or both NaN, or both true.
+/// Whether the elements of both at one position are equal, both NaN, or both true.
 fn same(want: &Data<'_>, got: &Data<'_>, at: usize) -> bool {
     let size = got.dtype().size();
     let bytes = at * size..(at + 1) * size;
@@ -293,7 +294,7 @@ fn same(want: &Data<'_>, got: &Data<'_>, at: usize) -> bool {
     }
 }
 
-/// Cases with f16, and with bf16, in the place of f32, for every operation: the first few that are neither tiny nor large.
+/// Cases with f16 and with bf16 in place of f32, for every operation: the first few that are neither tiny nor large.
 pub(super) fn stored_narrow(cases: &[Case]) -> Vec<Case> {
     [stored_as(cases, DType::F16, 6), stored_as(cases, DType::Bf16, 1)].concat()
 }
@@ -310,8 +311,8 @@ fn stored_as(cases: &[Case], dtype: DType, few: usize) -> Vec<Case> {
             continue;
         }
         *count += 1;
-        // All of them, and the last one alone: a weight beside what it is multiplied with. Where elements only move they are
-        // all of one type.
+        // All inputs narrowed, and only the last one, as 16-bit weights with f32 activations. Operations that only move
+        // elements have operands of one type.
         let all = case.inputs.iter().map(|input| input.narrowed(dtype)).collect();
         stored.push(Case { op: case.op, inputs: all });
         if !case.op.reads_as_stored()

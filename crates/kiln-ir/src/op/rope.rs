@@ -4,10 +4,10 @@ use crate::{DType, Error, Result, TensorType};
 /// Which elements of a row are rotated together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RopeStyle {
-    /// Element `i` with element `i + d/2`: GPT-NeoX, the Llama of Hugging Face, Qwen.
+    /// Pairs element `i` with element `i + d/2`: GPT-NeoX, the Llama of Hugging Face, Qwen.
     #[default]
     HalfSplit,
-    /// Element `2i` with element `2i + 1`: GPT-J, the original Llama.
+    /// Pairs element `2i` with element `2i + 1`: GPT-J, the original Llama.
     Interleaved,
 }
 
@@ -138,7 +138,7 @@ impl Operation for Rope {
         Ok(TensorType::f32(shape).into())
     }
 
-    /// Six flops a pair, as if sines and cosines came for free: they are shared by all heads.
+    /// Six flops per pair: sines and cosines are not counted, because all heads share them.
     fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
         super::product(&[3, inputs[0].shape.numel()])
     }
@@ -218,7 +218,7 @@ impl Operation for Rope {
             (values[5], values[40], values[77]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
             let op = Self { style, position: 9, ..Self::default() };
             cases.push(Case::new(op, vec![Input::f32(values, &[4, 32])]));
-            // Positions that follow one another and that do not, factors of both, some elements of a row, magnitudes.
+            // Consecutive positions and others, factors of both, rotations of part of a row, magnitudes.
             for (dims, rotated, magnitude) in [
                 (&[5, 8][..], None, 1.0f32),
                 (&[2, 70, 64], Some(32), 1.0),

@@ -41,7 +41,7 @@ impl RmsNorm {
     }
 }
 
-/// The shape rule of the normalisations: every operand but the first is a vector as long as a row.
+/// The shape rule of the normalisations: every operand except the first is a vector as long as a row.
 fn infer_norm(op: &'static str, eps: Param, inputs: &[TensorType], operands: &[&str]) -> Result<Outputs> {
     super::expect_types(op, inputs, &[DType::F32; 3][..operands.len() + 1])?;
     let x = inputs[0].shape;
@@ -65,7 +65,7 @@ fn per_element(inputs: &[TensorType], flops: u64) -> u64 {
     super::product(&[inputs[0].shape.numel()]).saturating_mul(flops)
 }
 
-/// Applies `row` to every row; it appends values and magnitudes.
+/// Calls `row` for every row; it appends values and magnitudes.
 #[cfg(feature = "reference")]
 fn by_rows(
     inputs: &[crate::Operand<'_>],
@@ -73,7 +73,7 @@ fn by_rows(
 ) -> Vec<super::reference::Expected> {
     let x: Vec<f64> = inputs[0].data().f32().iter().map(|&v| f64::from(v)).collect();
     let (mut values, mut magnitudes) = (Vec::with_capacity(x.len()), Vec::with_capacity(x.len()));
-    // No row exists where there are no columns.
+    // Without columns there are no rows.
     for r in x.chunks_exact(inputs[0].shape().columns().max(1)) {
         row(r, &mut values, &mut magnitudes);
     }
@@ -85,7 +85,7 @@ fn greatest(row: &[f64]) -> f64 {
     row.iter().copied().fold(f64::NEG_INFINITY, super::maximum)
 }
 
-/// Inputs that every operation on rows is tested on: shapes, then special values among ordinary ones.
+/// Test inputs of every operation on rows: shapes, then special values among ordinary ones.
 #[cfg(feature = "reference")]
 fn row_inputs(seed: u64) -> Vec<super::reference::Input> {
     use super::reference::{Input, LENGTHS, Random, SPECIAL};
@@ -93,7 +93,7 @@ fn row_inputs(seed: u64) -> Vec<super::reference::Input> {
     let mut inputs: Vec<Input> = LENGTHS.into_iter().map(|n| Input::f32(random.uniforms(n, -9.0, 9.0), &[n])).collect();
     let shapes: [&[usize]; 8] =
         [&[3, 5], &[17, 64], &[2, 5000], &[4, 3, 7], &[0, 5], &[5, 0], &[40, 2049], &[2, 2, 1, 33]];
-    // Longer than what threads hold of a row in registers, in one way or another; so is the longest of the lengths.
+    // Longer than the part of a row that any kernel holds in registers; so is the longest of the lengths.
     let long: [&[usize]; 3] = [&[2, 9001], &[2, 20_000], &[1, 131_073]];
     for dims in shapes.into_iter().chain(long) {
         inputs.push(Input::f32(random.uniforms(dims.iter().product(), -9.0, 9.0), dims));
@@ -111,22 +111,23 @@ fn row_inputs(seed: u64) -> Vec<super::reference::Input> {
         inputs.push(Input::f32(vec![special; 33], &[33]));
     }
     inputs.push(Input::f32(vec![f32::NEG_INFINITY; 5000], &[5000]));
-    // One number after more than a block of -∞.
+    // One finite number after more than a block of -∞.
     let mut late = vec![f32::NEG_INFINITY; 5000];
     late[4900] = -200.0;
     inputs.push(Input::f32(late, &[5000]));
     inputs
 }
 
-/// How far the sum of the exponentials of a row may be off, in u of itself, with the error of one exponential: each of them is off by
-/// (1.3 + 1.25 (m - x)) u, which weighted by them comes to 1.25 ln n at most; 15 roundings of a running sum, one where two such
-/// are added, 5 of the sum of those, 4 across the lanes; what follows is f64, rounded once.
+/// The error bound of the sum of a row's exponentials, in u relative to the sum, including the error of each
+/// exponential. An exponential has an error of (1.3 + 1.25 (m - x)) u, which weighted by the exponentials is at most
+/// 1.25 ln n. Then come 15 roundings of a running sum, one for adding two of them, 5 for their sum, and 4 across the
+/// lanes; the rest is f64, rounded once.
 fn exponentials_worst(inputs: &[TensorType]) -> f64 {
     let n = inputs.first().map_or(1, |input| input.shape.columns().max(1));
     1.3 + 1.3 + 26.0 + 1.25 * (n as f64).ln()
 }
 
-/// Rows whose exponentials are equal, or come one by one to a sum that each of them rounds.
+/// Rows with equal exponentials, or with exponentials that each make the running sum round.
 #[cfg(feature = "reference")]
 fn worst_rows() -> Vec<super::reference::Input> {
     use super::reference::Input;
@@ -136,7 +137,7 @@ fn worst_rows() -> Vec<super::reference::Input> {
         row[0] = 0.0;
         rows.push(Input::f32(row, &[n]));
     }
-    // Half a unit in the last place of 1 and a little, at every step of a lane that holds the 1.
+    // A little more than half a unit in the last place of 1, at every step of a lane that holds the 1.
     for lanes in [1, 4, 8, 16] {
         let mut row = vec![f32::NEG_INFINITY; 2 * lanes * 64];
         row.iter_mut().step_by(2 * lanes).for_each(|x| *x = -16.635_54);
@@ -226,7 +227,7 @@ impl Operation for LogSoftmax {
 
     fn contract(&self) -> Contract {
         Contract {
-            // A relative error of the sum, 3.6 u as for softmax, is an absolute one of its logarithm; the two
+            // A relative error of the sum, 3.6 u as for softmax, becomes an absolute error of its logarithm; the two
             // subtractions round by u of their results.
             bound: Bound::Magnitude(6.0),
             special: "the bound is relative to 1 + (m - xᵢ) + ln Σ, and more than twice what independent roundings come to; where they all \
@@ -282,15 +283,17 @@ impl Operation for LayerNorm {
 
     fn contract(&self) -> Contract {
         Contract {
-            // The mean is corrected by the mean of the differences from it, so an offset of the row costs nothing.
+            // The mean is corrected by the mean of the differences from it, so an offset of the row does not reduce
+            // accuracy.
             //
-            // With the differences d from a center, m and M the means of them and of their squares, a sum takes 22 roundings
-            // as in RMS normalisation: with those of d and d² m is off by 23 u √M at most, M by 24 u M (Higham, Accuracy and
-            // Stability of Numerical Algorithms, 4.2). A center is taken only if 2 m² <= M, or as the f32 next to the mean,
-            // which comes to the same: so σ² = M - m², at least M / 2, is off by 2 (24 + 46 √½) u of itself, and its root by
-            // half of that, 57 u. z is off by 57 + 6 for its own magnitude, and by less, 23 √2 + 6, for the 1. Were all
-            // roundings independent and of mean zero, there would be a quarter of the root for each count, as for products
-            // of matrices: 2 u in the root mean square, a quarter of the bound.
+            // Let d be the differences from a center, m and M the means of d and of d². A sum takes 22 roundings as in
+            // RMS normalisation: with the roundings of d and d², m has an error of 23 u √M at most, M of 24 u M
+            // (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). A center is used only if 2 m² <= M, or it
+            // is the f32 next to the mean, which has the same effect: so σ² = M - m², at least M / 2, has a relative
+            // error of 2 (24 + 46 √½) u, and its root of half of that, 57 u. z has an error of 57 + 6 relative to its
+            // own magnitude, and a smaller one, 23 √2 + 6, relative to 1. If all roundings were independent with mean
+            // zero, each count would contribute a quarter of its square root, as for products of matrices: 2 u in the
+            // root mean square, a quarter of the bound.
             bound: Bound::Magnitude(8.0),
             special: "the bound is relative to (1 + |zᵢ|) |γᵢ| + |βᵢ|, z = (x - μ) / √(σ² + eps), whatever the offset of the \
                       row; it is four times what independent roundings come to, and is tested; what counting roundings \
@@ -359,9 +362,9 @@ impl Operation for RmsNorm {
 
     fn contract(&self) -> Contract {
         Contract {
-            // A square passes through at most 22 roundings of its sum: 8 of a running sum, 4 of such sums, 4 of what is
-            // left at the end of a row, 2 and 4 where sums side by side are added; what follows is f64. The root halves
-            // them; it and its reciprocal are taken in f64 and rounded once; two products.
+            // A square passes through at most 22 roundings of its sum: 8 of a running sum, 4 of such sums, 4 of the
+            // remainder at the end of a row, 2 and 4 for sums side by side; the rest is f64. The root halves them; the
+            // root and its reciprocal are computed in f64 and rounded once; two products follow.
             bound: Bound::Magnitude(14.0),
             special: "the bound is relative to |yᵢ|; a row with NaN or ±∞ gives NaN where xᵢ is one and NaN or 0 \
                       elsewhere; finite rows neither overflow nor vanish; a row of zeros with eps = 0 gives NaN",
@@ -396,8 +399,8 @@ impl Operation for RmsNorm {
             let x = Input::f32(random.uniforms(2 * 77, lo, hi), &[2, 77]);
             cases.push(Case::new(Self::new(0.0), vec![x, Input::f32(vec![1.0; 77], &[77])]));
         }
-        // Beside the greatest number the others become subnormal, and then larger again: rounded twice they would be off
-        // by a step times gamma.
+        // Scaled by the largest number, the others become subnormal and then larger again: rounding twice would give an
+        // error of one step times gamma.
         let mut beside = random.uniforms(70, -1e-5, 1e-5);
         beside[3] = f32::MAX;
         let gamma = Input::f32(random.uniforms(70, -50.0, 50.0), &[70]);

@@ -14,10 +14,10 @@ pub struct Scatter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IndexAdd;
 
-/// That every index points into a table of `rows` rows.
+/// Checks that every index is inside a table of `rows` rows.
 ///
 /// # Errors
-/// [`Error::Index`] for the first that does not.
+/// [`Error::Index`] for the first that is not.
 pub(super) fn check_indices(op: &'static str, indices: &[u32], rows: usize) -> Result<()> {
     match indices.iter().position(|&i| i as usize >= rows) {
         None => Ok(()),
@@ -175,7 +175,7 @@ impl Operation for IndexAdd {
     }
 
     fn bound(&self, inputs: &[TensorType]) -> Bound {
-        // All rows may be added to one, one after another.
+        // All rows may be added to the same row.
         Bound::Magnitude(inputs[1].shape.numel().max(1) as f64)
     }
 

@@ -111,7 +111,7 @@ impl Operation for Sort {
         for (dims, axis) in shapes {
             let n = dims.iter().product();
             for descending in [false, true] {
-                // Many equal values, and all different ones.
+                // Many equal values, and all different values.
                 let coarse: Vec<f32> = (0..n).map(|_| random.below(9) as f32 - 4.0).collect();
                 for data in [coarse, random.uniforms(n, -1.0, 1.0)] {
                     cases.push(Case::new(Self { axis, descending }, vec![Input::f32(data, dims)]));
@@ -152,7 +152,7 @@ mod tests {
         assert!(matches!(op.infer(&[]), Err(Error::Arity { .. })));
         let blocks = ty(DType::Blocks(crate::QuantFormat::Q8_0), &[2, 32]);
         assert!(matches!(op.infer(&[blocks]), Err(Error::Type { index: 0, .. })));
-        // Where addresses have 32 bits no dimension is too long.
+        // With 32-bit addresses no dimension is too long.
         if let Ok(long) = usize::try_from(1u64 << 33) {
             assert!(matches!(op.infer(&[ty(DType::U8, &[1, long])]), Err(Error::Shape { .. })));
         }

@@ -194,7 +194,8 @@ impl Operation for WriteRows {
         };
         let at = |positions: &[u32], dims: &[usize]| Input::new(Buffer::U32(positions.to_vec()), dims);
         let (skip, mut cases) = (Self::SKIPPED, Vec::new());
-        // One row, several out of order, equal ones, skipped ones, none, all; no columns, no matrices, no rows to write to.
+        // One row, several out of order, equal ones, skipped ones, none, all; no columns, no matrices, no rows to
+        // replace.
         for (x, rows, positions, dims) in [
             (&[1, 1][..], &[1, 1][..], &[0][..], &[1][..]),
             (&[5, 7], &[1, 7], &[3], &[1]),
@@ -219,7 +220,7 @@ impl Operation for WriteRows {
             Self,
             vec![tensor(DType::F32, &[900, 5]), tensor(DType::F32, &[700, 5]), at(&many, &[700])],
         ));
-        // Every type, and floats that are rounded or quantised on the way.
+        // Every type, including floats that are rounded or quantised by the write.
         let formats = crate::QuantFormat::ALL.map(DType::Blocks);
         for &dtype in DType::ALL.iter().chain(&formats) {
             let d = if let DType::Blocks(format) = dtype { format.block_len() } else { 6 };

@@ -12,24 +12,24 @@
 //! works on elements that a power of two has taken to a range in which nothing that decides overflows or underflows, so
 //! that a machine that takes subnormal numbers for zeros gives them too.
 
-/// The bytes of the f16 that marks a block as not representable: NaN.
+/// The bytes of the f16 NaN that marks a block as not representable.
 pub(super) const NOT_FINITE: [u8; 2] = [0x00, 0x7e];
 
-/// More than any format holds, and little enough that no sum below overflows.
+/// More than any format can represent, and small enough that no sum below overflows.
 const MOST: f32 = (1u32 << 30) as f32;
 
-/// Half of the smallest step that a format has; less rounds to zero.
+/// Half of the smallest step of any format; smaller values round to zero.
 const LEAST: f32 = 1.0 / (1u32 << 25) as f32;
 
-/// Steps tried for each sub-block, and how far apart they are in units of one integer.
+/// Number of steps tried for each sub-block, and their distance in units of one integer.
 const TRIALS: usize = 16;
 const SPACING: f32 = 0.125;
 
-/// The elements clamped to what any format can hold, and the largest magnitude among them; `None` when one of them is
-/// not finite. A block that is all below the smallest step becomes zeros.
+/// The elements clamped to the range of all formats, and the largest magnitude among them; `None` if one of them is not
+/// finite. A block that is entirely below the smallest step becomes zeros.
 #[inline(always)]
 pub(super) fn clean<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
-    // As integers, magnitudes order as they do as numbers, and NaN is above infinity.
+    // As integers, magnitudes have the order of the numbers, and NaN is above infinity.
     let top = x.iter().fold(0, |top: u32, v| top.max(v.to_bits() & 0x7fff_ffff));
     if top >= f32::INFINITY.to_bits() {
         return None;
@@ -41,8 +41,8 @@ pub(super) fn clean<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
     Some((floats(|i| x[i].clamp(-MOST, MOST)), largest.min(MOST)))
 }
 
-/// The elements of [`clean`] times a power of two that takes the largest magnitude to 2^29..2^30, and that power. Those
-/// that are then below 1, less than a thousandth of any step, become zeros.
+/// The elements of [`clean`] times a power of two that brings the largest magnitude to 2^29..2^30, and that power.
+/// Elements that are then below 1, less than a thousandth of any step, become zeros.
 #[inline(always)]
 fn lifted<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
     let (x, largest) = clean(x)?;
@@ -74,8 +74,8 @@ pub(super) fn round(x: f32) -> f32 {
     (x + MAGIC) - MAGIC
 }
 
-/// The f16 nearest to `x >= 0`, as bits; finite, and not zero unless `x` is. Among the subnormals, which are coarse,
-/// the one above: a unit that is too small would cut the largest element.
+/// The f16 nearest to `x >= 0`, as bits; finite, and not zero unless `x` is. In the coarse subnormal range, the next
+/// one above: too small a unit would clip the largest element.
 #[inline(always)]
 pub(super) fn unit_bits(x: f32) -> u16 {
     if x <= 0.0 {
@@ -118,7 +118,7 @@ fn error<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N], s: f32, b: f3
     }))
 }
 
-/// `round((x + shift) * inverse)` held in `lo..=hi`.
+/// `round((x + shift) * inverse)`, clamped to `lo..=hi`.
 #[inline(always)]
 fn integers<const N: usize>(x: &[f32; N], shift: f32, inverse: f32, lo: f32, hi: f32) -> [f32; N] {
     floats(|i| round(((x[i] + shift) * inverse).clamp(lo, hi)))
@@ -130,7 +130,7 @@ fn inverse(step: f32) -> f32 {
     if step == 0.0 { 0.0 } else { 1.0 / step }
 }
 
-/// Scale and minimum of `x ≈ s q - m` with `q` in `0..=levels`: the scale is at least 0, and so is the minimum unless it is
+/// Scale and minimum of `x ≈ s q - m` with `q` in `0..=levels`. Neither is negative, except that the minimum may be if
 /// `SIGNED`.
 #[inline(always)]
 fn affine<const N: usize, const SIGNED: bool>(x: &[f32; N], w: &[f32; N], levels: f32) -> (f32, f32) {
@@ -138,7 +138,7 @@ fn affine<const N: usize, const SIGNED: bool>(x: &[f32; N], w: &[f32; N], levels
     let lo = x.iter().fold(start, |a, &b| if b < a { b } else { a });
     let hi = x.iter().fold(f32::MIN, |a, &b| if b > a { b } else { a });
     if hi <= lo {
-        // A scale reaches further up than a minimum.
+        // A scale has a larger range than a minimum.
         return if lo > 0.0 { (lo / levels, 0.0) } else { (0.0, -lo) };
     }
     let wx = products(w, x);
@@ -151,7 +151,7 @@ fn affine<const N: usize, const SIGNED: bool>(x: &[f32; N], w: &[f32; N], levels
         let (sum_q, sum_qq, sum_xq) = (sum(wq), sum(products(&wq, &q)), sum(products(&wx, &q)));
         let determinant = sum_w * sum_qq - sum_q * sum_q;
         let (mut s, mut b) = (0.0, 0.0);
-        // Where all integers are equal the determinant is rounding noise and only the scale can be solved for.
+        // If all integers are equal, the determinant is rounding noise and only the scale can be solved for.
         let solvable = determinant > 1e-4 * (sum_w * sum_qq);
         if solvable {
             s = (sum_w * sum_xq - sum_x * sum_q) / determinant;
@@ -192,7 +192,7 @@ pub(super) fn fit_affine<const LEN: usize, const SUBS: usize, const N: usize>(
 ) -> Option<Affine<LEN, SUBS>> {
     let (x, lift) = lifted(x)?;
     let (subs, _) = x.as_chunks::<N>();
-    // Loops, not closures: a closure that is not inlined would lose the instruction set of the caller.
+    // Loops instead of closures: a closure that is not inlined would lose the instruction set of the caller.
     let (mut weights, mut fits) = ([[0.0; N]; SUBS], [(0.0, 0.0); SUBS]);
     for j in 0..SUBS {
         weights[j] = importance(&subs[j]);
@@ -251,11 +251,11 @@ pub(super) fn fit_shifted(x: &[f32; 32], levels: f32) -> Option<Shifted> {
     Some(block)
 }
 
-/// The numbers that integers of a symmetric format encode, in units of the scale.
+/// The numbers that the integers of a symmetric format encode, in units of the scale.
 pub(super) trait Grid {
-    /// The magnitude that the first trial maps the largest element to.
+    /// The magnitude to which the first trial maps the largest element.
     const END: f32;
-    /// The difference of that from one trial to the next.
+    /// The change of that magnitude between trials.
     const SPACING: f32;
 
     /// The nearest number.
@@ -264,7 +264,7 @@ pub(super) trait Grid {
     fn integer(value: f32) -> u8;
 }
 
-/// Whole numbers in `-HALF..HALF`, stored as they are plus `HALF`.
+/// Integers in `-HALF..HALF`, stored with `HALF` added.
 pub(super) struct Whole<const HALF: u8>;
 
 impl<const HALF: u8> Grid for Whole<HALF> {
@@ -282,10 +282,10 @@ impl<const HALF: u8> Grid for Whole<HALF> {
     }
 }
 
-/// The numbers of [`NORMAL`], stored as their place there.
+/// The numbers of [`NORMAL`], stored as their index.
 pub(super) struct Normal;
 
-/// Halfway between neighbours of [`NORMAL`].
+/// The midpoints between neighbours of [`NORMAL`].
 const MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut i = 0;
@@ -319,7 +319,7 @@ impl Grid for Normal {
     }
 }
 
-/// The nearest numbers of a grid to `x * inverse`.
+/// Rounds `x * inverse` to the nearest numbers of a grid.
 #[inline(always)]
 fn on_grid<const N: usize, G: Grid>(x: &[f32; N], inverse: f32) -> [f32; N] {
     floats(|i| G::nearest(x[i] * inverse))
@@ -331,7 +331,7 @@ fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a })
 }
 
-/// Scale of `x ≈ s q` with `q` on a grid; of the sign that gives the largest magnitude the larger end.
+/// The scale of `x ≈ s q` with `q` on a grid; its sign maps the largest magnitude to the longer end of the grid.
 #[inline(always)]
 fn symmetric<const N: usize, G: Grid>(x: &[f32; N], w: &[f32; N]) -> f32 {
     let extreme = extreme(x);
@@ -376,7 +376,7 @@ pub(super) fn fit_symmetric<const LEN: usize, const SUBS: usize, const N: usize,
         weights[j] = importance(&subs[j]);
         fits[j] = symmetric::<N, G>(&subs[j], &weights[j]);
     }
-    // The largest scale takes the code -half.
+    // The largest scale gets the code -half.
     let extreme = extreme(&fits);
     let sign = if extreme > 0.0 { 0x8000 } else { 0 };
     let d = unit_bits(extreme.abs() / half / lift) | sign;

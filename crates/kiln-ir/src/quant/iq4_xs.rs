@@ -80,7 +80,7 @@ mod tests {
         let mut block = [0x88; BYTES];
         block[..2].copy_from_slice(&[0x00, 0x38]); // 0.5
         block[2..4].copy_from_slice(&[0b10, 0b1100_0000]); // scales 0 and 7
-        block[4..8].copy_from_slice(&[0x05, 0, 0, 0xf0]); // the same
+        block[4..8].copy_from_slice(&[0x05, 0, 0, 0xf0]); // the low bits of the scales
         block[8] = 0x2f; // elements 0 and 16
         block[135] = 0x90; // elements 239 and 255
         let mut y = [9.0; LEN];

@@ -52,22 +52,22 @@ pub struct Layout {
 /// The number that an integer encodes, in units of the scale of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// A whole number of either sign.
+    /// A signed integer.
     Symmetric,
-    /// A whole number from 0 on, less the minimum of the group.
+    /// An unsigned integer, from which the minimum of the group is subtracted.
     Affine,
-    /// The number at this place of a code book.
+    /// The entry of a code book at this index.
     Book(&'static [i8; 16]),
 }
 
 /// How the scales of groups are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
-    /// The block is one group. Its scale is the f16 at byte `unit`; the f16 at `minimum`, if there is one, is added.
+    /// The block is one group. Its scale is the f16 at byte `unit`; the f16 at `minimum`, if present, is added.
     Whole {
         /// The byte of the scale.
         unit: usize,
-        /// The byte of what is added.
+        /// The byte of the f16 that is added.
         minimum: Option<usize>,
     },
     /// The block is one group. Its scale is the power of two whose exponent, plus 128, is the byte `unit`.
@@ -75,14 +75,14 @@ pub enum Scales {
         /// The byte of the scale.
         unit: usize,
     },
-    /// Each group has a code, in units of the f16 at byte `unit`; another one, if there are minima, in units of that at
-    /// `minimum`.
+    /// Each group has a code in units of the f16 at byte `unit`, and, if there are minima, another one in units of the
+    /// f16 at `minimum`.
     Codes {
         /// The byte of the unit of the scales.
         unit: usize,
         /// The byte of the unit of the minima.
         minimum: Option<usize>,
-        /// The least and the greatest code.
+        /// The smallest and the largest code.
         range: [i32; 2],
     },
 }
@@ -111,7 +111,7 @@ pub const NORMAL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 /// The sixteen numbers of [MXFP4](mxfp4), in halves: E2M1 has 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with either sign.
 pub const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The formats, each a variant, the module that decodes and encodes it, and its [`Layout`].
+/// The formats: for each its variant, the module that decodes and encodes it, and its [`Layout`].
 macro_rules! formats {
     ($($(#[doc = $doc:literal])+ $variant:ident = $module:ident {
         name: $name:literal, id: $id:literal, len: $len:literal, bytes: $bytes:literal, bits: $bits:literal,
@@ -187,22 +187,22 @@ formats! {
         name: "q4_0", id: 2, len: 32, bytes: 18, bits: 4, group: 32, values: Values::Symmetric,
         scales: Scales::Whole { unit: 0, minimum: None },
     }
-    /// 32 elements in 20 bytes: one f16 scale and one f16 that is added, 4-bit integers.
+    /// 32 elements in 20 bytes: one f16 scale, one f16 offset, 4-bit integers.
     Q4_1 = q4_1 {
         name: "q4_1", id: 3, len: 32, bytes: 20, bits: 4, group: 32, values: Values::Affine,
         scales: Scales::Whole { unit: 0, minimum: Some(2) },
     }
-    /// 32 elements in 22 bytes: as [`QuantFormat::Q4_0`] with a fifth bit plane.
+    /// 32 elements in 22 bytes: [`QuantFormat::Q4_0`] with a fifth bit plane.
     Q5_0 = q5_0 {
         name: "q5_0", id: 6, len: 32, bytes: 22, bits: 5, group: 32, values: Values::Symmetric,
         scales: Scales::Whole { unit: 0, minimum: None },
     }
-    /// 32 elements in 24 bytes: as [`QuantFormat::Q4_1`] with a fifth bit plane.
+    /// 32 elements in 24 bytes: [`QuantFormat::Q4_1`] with a fifth bit plane.
     Q5_1 = q5_1 {
         name: "q5_1", id: 7, len: 32, bytes: 24, bits: 5, group: 32, values: Values::Affine,
         scales: Scales::Whole { unit: 0, minimum: Some(2) },
     }
-    /// 32 elements in 18 bytes: one f16 scale, places in a table of 16 numbers.
+    /// 32 elements in 18 bytes: one f16 scale, indices into a table of 16 numbers.
     Iq4Nl = iq4_nl {
         name: "iq4_nl", id: 20, len: 32, bytes: 18, bits: 4, group: 32, values: Values::Book(&NORMAL),
         scales: Scales::Whole { unit: 0, minimum: None },
@@ -227,7 +227,7 @@ formats! {
         name: "q4_K", id: 12, len: 256, bytes: 144, bits: 4, group: 32, values: Values::Affine,
         scales: Scales::Codes { unit: 0, minimum: Some(2), range: [0, 63] },
     }
-    /// 256 elements in 176 bytes: as [`QuantFormat::Q4K`] with a fifth bit plane.
+    /// 256 elements in 176 bytes: [`QuantFormat::Q4K`] with a fifth bit plane.
     Q5K = q5_k {
         name: "q5_K", id: 13, len: 256, bytes: 176, bits: 5, group: 32, values: Values::Affine,
         scales: Scales::Codes { unit: 0, minimum: Some(2), range: [0, 63] },
@@ -237,7 +237,7 @@ formats! {
         name: "q6_K", id: 14, len: 256, bytes: 210, bits: 6, group: 16, values: Values::Symmetric,
         scales: Scales::Codes { unit: 208, minimum: None, range: [-128, 127] },
     }
-    /// 256 elements in 136 bytes: 8 sub-blocks with 6-bit scales, places in the table of [`QuantFormat::Iq4Nl`].
+    /// 256 elements in 136 bytes: 8 sub-blocks with 6-bit scales, indices into the table of [`QuantFormat::Iq4Nl`].
     Iq4Xs = iq4_xs {
         name: "iq4_xs", id: 23, len: 256, bytes: 136, bits: 4, group: 32, values: Values::Book(&NORMAL),
         scales: Scales::Codes { unit: 0, minimum: None, range: [-32, 31] },
@@ -327,7 +327,7 @@ pub fn half(bytes: [u8; 2]) -> f32 {
     let h = u32::from(u16::from_le_bytes(bytes));
     let sign = (h & 0x8000) << 16;
     let magnitude = (h & 0x7fff) << 13;
-    // Rebiases the exponent. Subnormals get one binade more, which the subtraction takes away again: no operand is a
+    // Rebiases the exponent. Subnormals get one binade more, which the subtraction removes again: no operand is a
     // subnormal f32, because those are slow on many machines and scales often are subnormal f16.
     let normal = magnitude + (112 << 23);
     let subnormal = (f32::from_bits(magnitude + (113 << 23)) - f32::from_bits(113 << 23)).to_bits();
@@ -345,7 +345,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// Bell-shaped elements, as weights are: the sum of four bytes of a xorshift generator.
+    /// Bell-shaped elements, like weights: the sum of four bytes of a xorshift generator.
     fn elements(seed: u64, n: usize, scale: f32) -> Vec<f32> {
         let mut state = seed | 1;
         let mut next = || {
@@ -365,7 +365,7 @@ mod tests {
         y
     }
 
-    /// A magnitude that a block of the format reaches with either sign, at the least.
+    /// A magnitude that blocks of the format reach at least, with either sign.
     fn most(format: QuantFormat) -> f32 {
         let layout = format.layout();
         let largest = f32::powi(2.0, layout.bits as i32 - 1) - 1.0;
@@ -384,7 +384,7 @@ mod tests {
             let same = |other: &QuantFormat| other.name() == format.name();
             assert_eq!(QuantFormat::ALL.into_iter().filter(same).count(), 1);
         }
-        // F32 and what ggml multiplies with, which no file holds.
+        // F32 and the formats of ggml's activations, which no file contains.
         assert_eq!([0, 9, 15].map(QuantFormat::from_gguf_id), [None; 3]);
     }
 
@@ -398,8 +398,8 @@ mod tests {
 
     #[test]
     fn bytes_of_a_rule_decode_as_the_reference_of_gguf_says() {
-        // Computed once by the numpy dequantisers of the Python package gguf: FNV-1a over the bits of the results, and
-        // the bits of the first, the middle and the last.
+        // From the numpy dequantisers of the Python package gguf: FNV-1a over the bits of the results, and the bits of
+        // the first, the middle and the last result.
         for (format, hash, bits) in [
             (QuantFormat::Q8_0, 0x2441_d45a_348f_fc4d, [0x40fc_bd00, 0xc0ef_f100, 0xbf7f_f000]),
             (QuantFormat::Q4_0, 0xe96c_6354_aa02_8162, [0x3f33_2800, 0xbecc_c000, 0x3dcc_c000]),
@@ -487,12 +487,12 @@ mod tests {
             assert!(round_trip(format, &[0.0; 256]).iter().all(|&v| v == 0.0));
             assert!(round_trip(format, &[-0.0; 256]).iter().all(|&v| v == 0.0));
             assert!(round_trip(format, &[1e-30; 256]).iter().all(|&v| v == 0.0));
-            // Steps of subnormal f16 are too coarse for one percent where few of them make the constant.
+            // Steps of subnormal f16 are too coarse for one percent if few of them make up the constant.
             let tiny = match format {
                 QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => 1e-6,
                 _ => 0.5,
             };
-            // A power of two as the scale leaves few numbers.
+            // A scale that is a power of two leaves few numbers.
             let part = if matches!(format.layout().scales, Scales::Power { .. }) { 0.15 } else { 0.01 };
             for constant in [1.0f32, -1.0, 0.37, -123.4, tiny, -tiny] {
                 for v in round_trip(format, &[constant; 256]) {
@@ -534,7 +534,7 @@ mod tests {
         }
     }
 
-    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    #[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
     mod properties {
         use super::*;
         use proptest::prelude::*;
@@ -554,8 +554,8 @@ mod tests {
             ) {
                 let mut x = elements(seed, 256, f32::powi(2.0, exponent));
                 x[outlier] *= factor;
-                // In units of the largest magnitude: the integer step, and for the k formats the step of the scales,
-                // each with the room that a fit by least squares takes at the ends of the range.
+                // In units of the largest magnitude: the integer step, for the k formats plus the step of the scales,
+                // each with a margin for least-squares fits at the ends of the range.
                 for (format, bound) in [
                     (QuantFormat::Q8_0, 0.502 / 127.0),
                     (QuantFormat::Q6K, 1.5 / 31.0),

@@ -20,13 +20,13 @@ pub const LEN: usize = 32;
 /// Bytes of a block.
 pub const BYTES: usize = 17;
 
-/// The byte of the scale of a block that is not finite.
+/// The scale byte of a block with values that are not finite.
 const NOT_FINITE: u8 = 255;
 /// The bits of 2^-96.
 const LEAST: u32 = (127 - 96) << 23;
-/// The greatest exponent that is written.
+/// The largest exponent that is written.
 const MOST: u32 = 252;
-/// A number counts as the next magnitude of the grid from here on.
+/// The thresholds from which a number rounds to the next magnitude of the grid.
 const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
 /// The number that an exponent encodes, in units of [`DOUBLED`].
@@ -93,13 +93,13 @@ pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
     if top < LEAST {
         return;
     }
-    // Divided by the lower scale, the largest magnitude is between 8 and 16. The grid ends at 12.
+    // Divided by the lower scale, the largest magnitude is between 8 and 16. The largest number of the grid is 12.
     let lower = (top >> 23) - 2;
     let inverse = f32::from_bits((254 - lower) << 23);
     let (mut y, mut half) = ([0.0; LEN], [0.0; LEN]);
     for i in 0..LEN {
         let v = x[i] * inverse * 2.0;
-        // What is far below the grid is zero, on machines that know no subnormal numbers, too.
+        // Numbers far below the grid become zero, also on machines that flush subnormal numbers.
         y[i] = if v.abs() < f32::from_bits((127 - 20) << 23) { 0.0 } else { v };
         half[i] = y[i] * 0.5;
     }
@@ -160,7 +160,7 @@ mod tests {
             encode(&x, &mut block);
             (block[0], block[1 + 5] & 15)
         };
-        // 12 is the end of the grid in units of 1, and 14 nearer to 8 in units of 2.
+        // 12 is the largest number of the grid in units of 1, and 14 is nearer to 8 in units of 2.
         assert_eq!([code(12.0), code(13.0), code(15.5)], [(128, 7), (128, 7), (129, 6)]);
         assert_eq!(code(f32::MAX), (252, 7));
     }

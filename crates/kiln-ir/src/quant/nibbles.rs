@@ -1,7 +1,7 @@
 //! Four bits of each of 32 elements in 16 bytes: byte `j` holds those of element `j` in its low and of element `j + 16` in its
 //! high nibble. A fifth bit of each may lie elsewhere, bit `i` of a word for element `i`.
 
-/// The nibbles, in the order of the elements.
+/// Unpacks the nibbles in the order of the elements.
 #[inline(always)]
 pub(super) fn unpack(packed: &[u8; 16]) -> [u8; 32] {
     let mut q = [0; 32];
@@ -12,7 +12,7 @@ pub(super) fn unpack(packed: &[u8; 16]) -> [u8; 32] {
     q
 }
 
-/// The low four bits of each.
+/// Packs the low four bits of each element.
 #[inline(always)]
 pub(super) fn pack(q: &[u8; 32], packed: &mut [u8]) {
     for j in 0..16 {
@@ -30,7 +30,7 @@ pub(super) fn unpack_fifth(packed: [u8; 4]) -> [u8; 32] {
     fifth
 }
 
-/// The fifth bit of each.
+/// Packs the fifth bit of each element.
 #[inline(always)]
 pub(super) fn pack_fifth(q: &[u8; 32]) -> [u8; 4] {
     let mut packed = 0u32;

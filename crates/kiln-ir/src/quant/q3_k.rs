@@ -21,7 +21,7 @@ pub const BYTES: usize = 110;
 #[inline(always)]
 pub fn scales(block: &[u8; BYTES]) -> [[f32; 16]; 2] {
     let d = half([block[108], block[109]]);
-    // Four codes at a time, one a byte.
+    // Four codes at a time, one per byte.
     let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let (a, b, high) = (word(96), word(100), word(104));
     let lows = [a, b, a >> 4, b >> 4];
@@ -90,7 +90,7 @@ mod tests {
         let mut block = [0; BYTES];
         block[108..].copy_from_slice(&[0x00, 0x38]); // 0.5
         block[96] = 0x52; // scales 0 and 8: 2 and 5
-        block[104] = 0b1000_0011; // the same two, then scales 4 and 12 without low bits
+        block[104] = 0b1000_0011; // the upper bits of these two, then of scales 4 and 12, whose low bits are clear
         block[0] = 0b1_0001; // elements 0 and 128
         block[32] = 0b0111; // elements 0 and 32
         block[64] = 0b10; // element 128

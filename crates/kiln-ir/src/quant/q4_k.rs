@@ -26,7 +26,7 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let (pairs, _) = q.as_chunks::<32>();
     for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (step, minimum) = (d * f32::from(scales[row]), dmin * f32::from(minima[row]));
-        // Bytes first: nothing that is written can be one of them, so that the compiler may take many at a time.
+        // Copies the bytes first: the writes cannot alias them, so the compiler can vectorise the loop.
         let mut q = pairs[row / 2];
         for q in &mut q {
             *q = *q >> (row % 2 * 4) & 15;

@@ -28,7 +28,7 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let (high, scales) = rest.split_at(64);
     for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (half, quarter) = (row / 4, row % 4);
-        // Bytes first: nothing that is written can be one of them, so that the compiler may take many at a time.
+        // Copies the bytes first: the writes cannot alias them, so the compiler can vectorise the loop.
         let mut q = [0; 32];
         let low: &[u8; 32] = low[64 * half + 32 * (quarter % 2)..].first_chunk().unwrap_or(&[0; 32]);
         let high: &[u8; 32] = high[32 * half..].first_chunk().unwrap_or(&[0; 32]);

@@ -19,7 +19,7 @@ pub const BYTES: usize = 34;
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let d = super::half([block[0], block[1]]);
-    // A copy: nothing that is written can be one of its bytes, so that the compiler may take many at a time.
+    // A copy: the writes cannot alias it, so the compiler can vectorise the loop.
     let q: [u8; LEN] = *block.last_chunk().unwrap_or(&[0; LEN]);
     for i in 0..LEN {
         out[i] = d * f32::from(q[i] as i8);

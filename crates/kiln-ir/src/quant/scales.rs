@@ -3,7 +3,7 @@
 pub fn unpack_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
     let (a, b, c) = (word(0), word(4), word(8));
-    // Four codes at a time, one a byte.
+    // Four codes at a time, one per byte.
     let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let scales = join(a & 0x3f3f_3f3f, (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030));
     let minima = join(b & 0x3f3f_3f3f, ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030));
@@ -40,7 +40,7 @@ mod tests {
         assert_eq!(pack_scales(&[0; 8], &one(7, 0b01_1001)), [0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0x90]);
     }
 
-    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    #[cfg(not(target_arch = "wasm32"))] // proptest is unavailable on this target
     mod properties {
         use super::*;
         use proptest::prelude::*;

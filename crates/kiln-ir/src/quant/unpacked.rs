@@ -20,7 +20,7 @@ impl<const LEN: usize, const GROUPS: usize> Unpacked<LEN, GROUPS> {
         for g in 0..GROUPS {
             let (scale, minimum) = (self.scales[g], self.minima[g]);
             for i in g * len..(g + 1) * len {
-                // Less zero is the same number, zeros of either sign included.
+                // Subtracting a zero minimum changes no number, zeros of either sign included.
                 out[i] = scale * f32::from(self.q[i]) - minimum;
             }
         }

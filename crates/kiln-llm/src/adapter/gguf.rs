@@ -29,7 +29,7 @@ pub(super) fn read(name: &str, file: &Gguf<'_>) -> Result<Adapter> {
         let (key, side) = key_of(info.name()).ok_or_else(|| unknown(name, info.name()))?;
         let ty = info.tensor_type()?;
         let [rows, columns] = match *ty.shape.dims() {
-            // A matrix of one row, whose extent of 1 some writers leave out.
+            // A matrix of one row, whose leading extent of 1 some writers omit.
             [columns] => [1, columns],
             [rows, columns] => [rows, columns],
             _ => return wrong(format!("tensor {:?} is {}, and no matrix", info.name(), ty.shape)),
@@ -43,7 +43,7 @@ pub(super) fn read(name: &str, file: &Gguf<'_>) -> Result<Adapter> {
     modules.into_adapter(Some(architecture.to_owned()), RowOrder::Gguf, factor)
 }
 
-/// The layer and projection of a tensor, and which matrix of theirs it is.
+/// The layer and projection of a tensor, and its side (A or B).
 fn key_of(tensor: &str) -> Option<((usize, &'static str), Side)> {
     let (module, side) = tensor.rsplit_once('.')?;
     let side = match side {

@@ -15,8 +15,8 @@ pub use model::AdaptedModel;
 
 use crate::{Error, Result};
 
-/// The projections that adapters may change, by their names in GGUF files: those of a layer, then two of several projections, one below
-/// the other, in one matrix. `ffn_up` may hold two as well: gate and up.
+/// The projections that adapters may change, by their names in GGUF files: the separate ones of a layer, then
+/// `attn_qkv`, which stacks queries, keys and values. `ffn_up` may stack gate and up.
 pub(crate) const MODULES: [&str; 8] =
     ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_qkv"];
 
@@ -50,39 +50,39 @@ pub struct Adapter(Arc<Parts>);
 #[derive(Debug)]
 struct Parts {
     name: String,
-    /// The value of `general.architecture` of the model, where the adapter names it.
+    /// The value of `general.architecture` of the model, if the adapter states it.
     architecture: Option<String>,
     order: RowOrder,
-    /// By layer and one of [`MODULES`].
+    /// Modules by layer and by an element of [`MODULES`].
     modules: BTreeMap<(usize, &'static str), Module>,
 }
 
-/// The order of the rows of B of queries and keys.
+/// The order of the rows of B for queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowOrder {
-    /// That of transformers: rotations of halves.
+    /// The order of transformers, which rotates halves.
     Halves,
-    /// That of GGUF files of the architecture.
+    /// The order of GGUF files of the architecture.
     Gguf,
-    /// That of the model, whatever it is.
+    /// The order of the model.
     Model,
 }
 
-/// What is added to one projection.
+/// The low-rank update of one projection.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
-    /// f.
+    /// The factor f.
     pub(crate) factor: f32,
 }
 
-/// A matrix, and the narrowest type that holds its elements.
+/// A matrix, and the narrowest type that represents its elements.
 #[derive(Debug)]
 pub(crate) struct Matrix {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    /// Row by row.
+    /// The elements, row by row.
     pub(crate) values: Vec<f32>,
     /// F32, F16 or Bf16.
     pub(crate) dtype: DType,
@@ -260,20 +260,20 @@ impl Adapter {
         self.0.modules.get(&(layer, projection))
     }
 
-    /// Whether these are the same adapter.
+    /// Whether both handles refer to the same adapter.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// Which matrix of a module a tensor is.
+/// The side of a tensor in its module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     A,
     B,
 }
 
-/// The matrices of an adapter as they are read.
+/// The matrices of an adapter while they are read.
 struct Modules<'n> {
     name: &'n str,
     found: BTreeMap<(usize, &'static str), [Option<Matrix>; 2]>,
@@ -284,7 +284,7 @@ impl<'n> Modules<'n> {
         Self { name, found: BTreeMap::new() }
     }
 
-    /// Adds a matrix, which the file calls `tensor`.
+    /// Adds a matrix, whose name in the file is `tensor`.
     fn add(&mut self, key: (usize, &'static str), side: Side, tensor: &str, matrix: Matrix) -> Result<()> {
         let wrong = |reason: String| Err(Error::adapter(self.name, format!("tensor {tensor:?} {reason}")));
         if let Some(at) = matrix.values.iter().position(|x| !x.is_finite()) {
@@ -301,7 +301,7 @@ impl<'n> Modules<'n> {
         Ok(())
     }
 
-    /// The adapter. `factor` is given a module's key and its rank.
+    /// Builds the adapter. `factor` receives a module's key and its rank.
     fn into_adapter(
         self,
         architecture: Option<String>,
@@ -332,12 +332,12 @@ impl<'n> Modules<'n> {
     }
 }
 
-/// A number as names of tensors have it.
+/// A layer number as written in tensor names.
 fn layer_number(digits: &str) -> Option<usize> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// What to say about a tensor that belongs to no projection that adapters may change.
+/// The error for a tensor of a projection that adapters may not change.
 fn unknown(name: &str, tensor: &str) -> Error {
     let what = match ["token_embd", "embed_tokens", "lm_head", "output."].iter().any(|part| tensor.contains(part)) {
         true => "changes the embedding or the head, which is not supported",
@@ -370,7 +370,7 @@ mod tests {
             // A block of 8 bits has steps of 31.5 / 127.
             assert!(matrix.values.iter().zip(&values).all(|(a, b)| (a - b).abs() < 0.13), "{dtype}");
             if kept != DType::F32 {
-                // Written again, it has the bytes that it had.
+                // Written again, it has the original bytes.
                 assert_eq!(matrix.into_tensor().unwrap().to_buffer().unwrap().as_data().as_bytes(), bytes);
             }
         }

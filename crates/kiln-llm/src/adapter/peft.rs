@@ -12,10 +12,10 @@ use super::{Adapter, Matrix, Modules, RowOrder, Side, layer_number, unknown};
 use crate::folder::{adapted_module, safetensors};
 use crate::{Error, Result};
 
-/// What every name of a tensor begins with: the names of the objects that hold the model.
+/// The prefix of every tensor name: the names of the objects that contain the model.
 const PREFIX: &str = "base_model.model.";
 
-/// What is read of `adapter_config.json`. Which projections are adapted follows from the tensors.
+/// The keys of `adapter_config.json` that are read. The tensors determine which projections are adapted.
 #[derive(Deserialize)]
 struct Config {
     peft_type: String,
@@ -23,17 +23,17 @@ struct Config {
     lora_alpha: f64,
     #[serde(default)]
     use_rslora: Option<bool>,
-    /// Other ranks and alphas, by the ends of names of modules.
+    /// Different ranks and alphas for some modules, by suffixes of module names.
     #[serde(default)]
     rank_pattern: Option<Entries>,
     #[serde(default)]
     alpha_pattern: Option<Entries>,
-    /// The other keys. Some of them ask for something that is not computed.
+    /// The other keys. Some of them request unsupported features.
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
-/// The entries of an object in their order, which counts.
+/// The entries of an object in file order, which matters.
 struct Entries(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// Keys that ask for more than the matrices A and B, with the values that do not.
+/// Keys that request more than the matrices A and B, with the values that do not.
 const MORE: &[(&str, &[&str])] = &[
     ("bias", &["null", "\"none\""]),
     ("modules_to_save", &["null", "[]"]),
@@ -100,7 +100,7 @@ pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Res
     let ranks = Pattern::new("rank_pattern", config.rank_pattern.as_ref()).map_err(wrong)?;
     let alphas = Pattern::new("alpha_pattern", config.alpha_pattern.as_ref()).map_err(wrong)?;
     let mut modules = Modules::new(name);
-    // The module of each key, as PEFT names it.
+    // The PEFT name of each key's module.
     let mut names = BTreeMap::new();
     for info in safetensors::parse(path, weights)? {
         let (module, key, side) = key_of(&info.name).ok_or_else(|| unknown(name, &info.name))?;
@@ -127,7 +127,7 @@ pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Res
     modules.into_adapter(None, RowOrder::Halves, factor)
 }
 
-/// The module of a tensor as PEFT names it, its layer and projection, and which matrix of theirs it is.
+/// The PEFT name of a tensor's module, its layer and projection, and its side.
 fn key_of(tensor: &str) -> Option<(&str, (usize, &'static str), Side)> {
     let module = tensor.strip_prefix(PREFIX)?;
     let (module, side) = match (module.strip_suffix(".lora_A.weight"), module.strip_suffix(".lora_B.weight")) {
@@ -139,13 +139,13 @@ fn key_of(tensor: &str) -> Option<(&str, (usize, &'static str), Side)> {
     Some((module, (layer_number(layer)?, stem), side))
 }
 
-/// Numbers of some modules. PEFT takes the keys for regular expressions that the end of a module's name matches; here they are such
-/// ends, of whole parts between dots.
+/// Values for some modules. PEFT treats the keys as regular expressions that match the end of a module's name; here
+/// they must be such suffixes, made of whole parts between dots.
 struct Pattern<'c>(Vec<(&'c str, f64)>);
 
 impl<'c> Pattern<'c> {
     /// # Errors
-    /// Says what of `key` is not supported.
+    /// Returns what is unsupported in `key` as an error.
     fn new(key: &str, entries: Option<&'c Entries>) -> Result<Self, String> {
         let entries = entries.into_iter().flat_map(|Entries(entries)| entries).map(|(name, value)| {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')) {
@@ -159,7 +159,7 @@ impl<'c> Pattern<'c> {
         Ok(Self(entries.collect::<Result<_, _>>()?))
     }
 
-    /// The number of a module; of several keys that fit the first counts.
+    /// The value for a module; the first matching key wins.
     fn of(&self, module: &str) -> Option<f64> {
         let fits = |end: &str| module.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         self.0.iter().find(|(end, _)| fits(end)).map(|&(_, number)| number)

@@ -18,32 +18,32 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct AdapterSet {
     adapters: Vec<Adapter>,
-    /// Of each layer, by [`ADAPTED`].
+    /// The stacks of each layer, in the order of [`ADAPTED`].
     layers: Vec<[Option<Stack>; 7]>,
-    /// What the rows of stacks belong to. Most projections have the same.
+    /// The owners of the stacks' rows. Most projections share one pattern.
     patterns: Vec<Vec<Rows>>,
 }
 
-/// A and B of all adapters of one projection: A `[rank, inputs]` has their rows one below the other, B `[outputs, rank]` their columns
-/// side by side.
+/// A and B of all adapters for one projection: A `[rank, inputs]` stacks their rows, B `[outputs, rank]` joins their
+/// columns.
 #[derive(Debug)]
 struct Stack {
     a: Tensor,
     b: Tensor,
-    /// Which of the patterns.
+    /// Index into the patterns.
     pattern: usize,
 }
 
-/// Rows of A of one adapter.
+/// The rows of A that belong to one adapter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Rows {
-    /// Which of the adapters.
+    /// Index of the adapter.
     adapter: usize,
     rank: usize,
     factor: f32,
 }
 
-/// What one adapter adds to a projection.
+/// The update that one adapter makes to a projection.
 struct Part<'a> {
     rows: Rows,
     a: &'a Matrix,
@@ -60,7 +60,7 @@ struct Heads {
 }
 
 impl Heads {
-    /// The row of rotations of halves that row `row` of rotations of neighbours is.
+    /// Maps a row in the order for neighbour rotations to its row in the order for half rotations.
     fn half(self, row: usize) -> usize {
         let (first, i) = (row - row % self.head, row % self.head);
         first + if i < self.rotated { i % 2 * (self.rotated / 2) + i / 2 } else { i }
@@ -77,8 +77,8 @@ impl AdapterSet {
     /// Stacks adapters for a model.
     ///
     /// # Errors
-    /// [`Error::AdapterArchitecture`], [`Error::AdapterShape`]; [`Error::Adapter`] for a layer that the model does not have, and for an
-    /// adapter that is given twice; [`Error::Kiln`] without memory.
+    /// [`Error::AdapterArchitecture`], [`Error::AdapterShape`]; [`Error::Adapter`] for a layer that the model does not
+    /// have, and for a duplicate adapter; [`Error::Kiln`] if memory runs out.
     pub(crate) fn new(config: &Config, weights: &Weights, adapters: &[Adapter]) -> Result<Self> {
         let name = config.architecture.name;
         for (i, adapter) in adapters.iter().enumerate() {
@@ -163,7 +163,8 @@ impl AdapterSet {
 }
 
 impl<'a> Part<'a> {
-    /// What an adapter adds to projection `at` of [`ADAPTED`] of a layer whose projections have these extents, `[outputs, inputs]`.
+    /// The update that an adapter makes to projection `at` of [`ADAPTED`] in a layer whose projections have these
+    /// extents, `[outputs, inputs]`.
     fn find(
         config: &Config,
         (number, adapter): (usize, &'a Adapter),
@@ -172,7 +173,7 @@ impl<'a> Part<'a> {
         all: &[[usize; 2]],
     ) -> Result<Option<Self>> {
         let [outputs, inputs] = all[at];
-        // Projections that an adapter has in one are cut as the weights of such files are.
+        // Projections that the adapter has fused are split like fused weights of files.
         let (fused, before, whole) = match at {
             0..=2 => {
                 let rows = |range: Range<usize>| all[range].iter().map(|[outputs, _]| outputs).sum::<usize>();
@@ -215,25 +216,25 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The adapters of a session, and how much of each is used.
+/// The adapters of a session with their scales.
 #[derive(Debug)]
 pub(crate) struct ActiveAdapters {
     set: Arc<AdapterSet>,
-    /// The scale of each adapter, 0 for those that are not used.
+    /// The scale of each adapter, 0 for inactive ones.
     scales: Vec<f32>,
 }
 
 impl ActiveAdapters {
-    /// None of the adapters is used.
+    /// All adapters inactive.
     pub(crate) fn new(set: Arc<AdapterSet>) -> Self {
         Self { scales: vec![0.0; set.adapters.len()], set }
     }
 
-    /// Uses these adapters with these scales, and no others. Returns whether that differs from what was used before.
+    /// Activates exactly these adapters with these scales. Returns whether that changes anything.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for an adapter outside of the set, for one that is named twice, and for a scale that is not finite. Nothing changes
-    /// then.
+    /// [`Error::Adapter`] for an adapter outside of the set, for a duplicate, and for a scale that is not finite.
+    /// Nothing changes then.
     pub(crate) fn choose(&mut self, used: &[(&Adapter, f32)]) -> Result<bool> {
         let mut scales = vec![None; self.scales.len()];
         for &(adapter, scale) in used {
@@ -272,7 +273,8 @@ impl ActiveAdapters {
         self.set.layers.get(layer).into_iter().flatten().flatten().flat_map(|Stack { a, b, .. }| [a, b])
     }
 
-    /// Layers with what the adapters add to them, for the graph of a batch, and the inputs of the batch that hold [`Self::patterns`].
+    /// The layers with the updates of the adapters, for the graph of a batch, and the inputs of the batch that hold
+    /// [`Self::patterns`].
     pub(super) fn record(&self, batch: &mut Batch<'_>, layers: &[Layer]) -> Result<(Vec<Layer>, Vec<TensorId>)> {
         let inputs = self.patterns().map(|scales| batch.upload(&scales, &[scales.len()]));
         let inputs: Vec<TensorId> = inputs.collect::<kiln::Result<_>>()?;

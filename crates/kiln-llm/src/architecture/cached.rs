@@ -7,20 +7,20 @@ use kiln::{Batch, DType, Record, State};
 use crate::Result;
 use crate::config::Config;
 
-/// Tokens at once from which on queries are rounded to the type of a cache of 16 bits.
+/// Minimum number of tokens for which queries are rounded to the type of a 16-bit cache.
 const MANY: usize = 64;
 
-/// Whose heads a tensor holds.
+/// The kind of heads that a tensor holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heads {
     Queries,
     Keys,
 }
 
-/// What the tokens of a graph are to one another.
+/// How the tokens of a graph are related.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cached {
-    /// Tokens of one sequence, one after another.
+    /// Consecutive tokens of one sequence.
     Following(Following),
     /// The last token of each of several sequences.
     Each(Each),
@@ -30,32 +30,34 @@ pub(super) enum Cached {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Following {
     pub(super) positions: TensorId,
-    /// The rows of the caches that keys and values are written to.
+    /// The rows of the caches to which keys and values are written.
     pub(super) written: TensorId,
-    /// How many rows of the caches there are.
+    /// The number of valid rows of the caches.
     pub(super) length: TensorId,
 }
 
 /// The inputs for tokens of several sequences. Their caches are `[slots * kv_heads * context, size]`: a sequence has a slot.
 ///
-/// Rotations and writes see the heads of all rows as one matrix, so positions are repeated for each head and nothing is permuted.
-/// Attention is over all slots, as its batch; a slot without a row has no keys and costs next to nothing.
+/// Rotations and writes treat the heads of all rows as one matrix, so positions are repeated for each head and nothing
+/// is permuted. The batch dimension of attention is the slots; a slot without a row has no keys and costs next to
+/// nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Each {
     pub(super) slots: usize,
-    /// The positions of rows, once for each head of queries, `[rows * heads]`, and of keys, `[rows * kv_heads]`.
+    /// The positions of rows, repeated for each query head, `[rows * heads]`, and for each key head, `[rows *
+    /// kv_heads]`.
     pub(super) of_queries: TensorId,
     pub(super) of_keys: TensorId,
-    /// The rows of the caches that keys and values are written to, `[rows * kv_heads]`.
+    /// The rows of the caches to which keys and values are written, `[rows * kv_heads]`.
     pub(super) written: TensorId,
-    /// The position of the row of each slot, `[slots, 1]`, and how many keys it has, `[slots]`.
+    /// The position of the row of each slot, `[slots, 1]`, and its number of keys, `[slots]`.
     pub(super) positions: TensorId,
     pub(super) lengths: TensorId,
-    /// The row of each slot and the slot of each row, where rows are fewer than slots. Otherwise each slot has the row of its number.
+    /// The mapping between rows and slots, if there are fewer rows than slots. Otherwise row i belongs to slot i.
     pub(super) routes: Option<Routes>,
 }
 
-/// Which row belongs to which slot.
+/// The mapping between rows and slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Routes {
     pub(super) to_slots: TensorId,
@@ -63,7 +65,8 @@ pub(super) struct Routes {
 }
 
 impl Cached {
-    /// The heads of projected rows `[rows, heads * size]`: `[heads, rows, size]` or, of several sequences, `[rows * heads, size]`.
+    /// The heads of projected rows `[rows, heads * size]`: `[heads, rows, size]`, or, for several sequences, `[rows *
+    /// heads, size]`.
     pub(super) fn heads(
         &self,
         batch: &mut Batch<'_>,
@@ -88,7 +91,7 @@ impl Cached {
         }
     }
 
-    /// Adds keys and values to the caches, and returns what the queries see: `[rows, heads * value_head]`.
+    /// Adds keys and values to the caches, and returns the result of attention: `[rows, heads * value_head]`.
     pub(super) fn attention(
         &self,
         batch: &mut Batch<'_>,
@@ -102,8 +105,9 @@ impl Cached {
         let none = AttentionOperands::default();
         match self {
             Self::Following(Following { positions, written, length }) => {
-                // Tensor cores take queries of the type of the keys. Where the cache is rounded to 16 bits, rounding many queries costs
-                // no more than that did; of a few, scores cost nothing beside reading the cache.
+                // Tensor cores need queries of the type of the keys. With a 16-bit cache, rounding many queries costs
+                // no more accuracy than rounding the cache did; for few queries the scores cost nothing compared with
+                // reading the cache.
                 let narrow = matches!(caches[0].dtype(), DType::F16 | DType::Bf16) && rows >= MANY;
                 let q = if narrow { batch.cast(q, caches[0].dtype())? } else { q };
                 let keys = batch.write_rows(keys, k, *written)?;

@@ -17,35 +17,35 @@ use crate::Result;
 use crate::config::{Config, LayerKind};
 use crate::placement::Placing;
 
-/// What beside the weights a graph is recorded of.
+/// The parameters of a recorded graph in addition to the weights.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Recorded<'a> {
     /// The adapters of a session.
     pub(crate) adapters: Option<&'a ActiveAdapters>,
-    /// The one layer that is computed, of rows that are given, instead of all of them, of tokens.
+    /// Records only this layer, applied to given rows, instead of all layers applied to tokens.
     pub(crate) layer: Option<usize>,
-    /// Where layers run; without it where the engine says.
+    /// Where layers run; `None` lets the engine decide.
     pub(crate) placing: Option<&'a Placing>,
 }
 
-/// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
-/// Rows that are left over are computed and not kept.
+/// The graph from some tokens to the output of the last block, recorded once: whatever changes between executions is
+/// data. Unused rows are computed and discarded.
 #[derive(Debug)]
 pub(crate) struct Forward<'e> {
     batch: Batch<'e>,
     rows: usize,
     tokens: TensorId,
     following: Following,
-    /// What adapters are multiplied by.
+    /// The inputs with the scales of adapters.
     scales: Vec<TensorId>,
-    /// What a graph of one layer reads, `[rows, width]`.
+    /// The input of a graph of one layer, `[rows, width]`.
     given: Option<TensorId>,
-    /// What the last block gives, `[rows, width]`.
+    /// The output of the last block, `[rows, width]`.
     out: TensorId,
 }
 
 impl<'e> Forward<'e> {
-    /// Records the graph of this many tokens of a context of `context`, which the caches have room for.
+    /// Records the graph of this many tokens for a context of `context` tokens, which must fit the caches.
     pub(crate) fn record(
         engine: &'e Engine,
         config: &Config,
@@ -81,7 +81,7 @@ impl<'e> Forward<'e> {
         Ok(Self { batch, rows, tokens, following, scales, given, out })
     }
 
-    /// What the one layer that it was recorded of gives for rows that follow `before` others.
+    /// The output of the single recorded layer for rows that follow `before` others.
     #[cfg(not(browser_gpu))]
     pub(crate) fn through_layer(&mut self, hidden: &[f32], width: usize, before: usize) -> Result<Vec<f32>> {
         let count = hidden.len() / width;
@@ -97,7 +97,7 @@ impl<'e> Forward<'e> {
         Ok(rows)
     }
 
-    /// Uses the adapters that it was recorded with as they are chosen now.
+    /// Updates the scales of the adapters that it was recorded with.
     pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
         for (&id, scales) in self.scales.iter().zip(adapters.patterns()) {
             self.batch.set(id, &scales)?;
@@ -105,7 +105,7 @@ impl<'e> Forward<'e> {
         Ok(())
     }
 
-    /// Computes tokens that follow `before` others.
+    /// Sets tokens that follow `before` others.
     fn set(&mut self, tokens: &[u32], before: usize) -> Result<()> {
         let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
             of.chain(std::iter::repeat(rest)).take(self.rows).collect()
@@ -122,7 +122,7 @@ impl<'e> Forward<'e> {
     }
 }
 
-/// The logits of rows that the last block gives.
+/// The logits for rows of the last block's output.
 pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
     let x = norm(batch, x, Some(&weights.norm), config.eps)?;
     let logits = product(batch, x, &weights.head)?;
@@ -133,7 +133,7 @@ pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weight
     Ok(batch.scale(logits, cap)?)
 }
 
-/// The graph of some tokens, and of what follows the last of them.
+/// The graph of some tokens and of the prediction after the last of them.
 #[derive(Debug)]
 pub(crate) struct Step<'e> {
     forward: Forward<'e>,
@@ -143,12 +143,12 @@ pub(crate) struct Step<'e> {
 }
 
 impl<'e> Step<'e> {
-    /// Uses the adapters that it was recorded with as they are chosen now.
+    /// Updates the scales of the adapters that it was recorded with.
     pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
         self.forward.set_adapters(adapters)
     }
 
-    /// Records what follows the last token.
+    /// Records the prediction after the last token.
     pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let batch = &mut forward.batch;
         let last = batch.upload_indices(&[0], &[1])?;
@@ -157,12 +157,12 @@ impl<'e> Step<'e> {
         Ok(Self { forward, last, outcome })
     }
 
-    /// How many tokens it takes at most.
+    /// Maximum number of tokens.
     pub(crate) fn rows(&self) -> usize {
         self.forward.rows
     }
 
-    /// Computes tokens that follow `before` others.
+    /// Sets tokens that follow `before` others.
     fn set(&mut self, tokens: &[u32], before: usize) -> Result<()> {
         self.forward.set(tokens, before)?;
         Ok(self.forward.batch.set_data(self.last, Data::U32(&[tokens.len() as u32 - 1]))?)
@@ -174,13 +174,13 @@ impl<'e> Step<'e> {
         Ok(self.forward.batch.execute_waiting(&[], waiting).await?)
     }
 
-    /// The same, and the logits of what follows the last of them.
+    /// The same, and the logits of the prediction after the last of them.
     pub(crate) async fn logits(&mut self, tokens: &[u32], before: usize, waiting: Waiting) -> Result<Vec<f32>> {
         self.set(tokens, before)?;
         self.outcome.logits(&mut self.forward.batch, waiting).await
     }
 
-    /// The same, and the `count` likeliest tokens to follow, with their logits.
+    /// The same, and the `count` likeliest next tokens with their logits.
     pub(crate) async fn candidates(
         &mut self,
         tokens: &[u32],
@@ -192,7 +192,7 @@ impl<'e> Step<'e> {
         self.outcome.candidates(&mut self.forward.batch, count, &[0], waiting).await?.remove(0)
     }
 
-    /// The same, and the likeliest token to follow.
+    /// The same, and the likeliest next token.
     pub(crate) async fn greatest(&mut self, tokens: &[u32], before: usize, waiting: Waiting) -> Result<u32> {
         self.set(tokens, before)?;
         self.outcome.greatest(&mut self.forward.batch, &[0], waiting).await?.remove(0)
@@ -204,14 +204,14 @@ impl<'e> Step<'e> {
         Ok(self.forward.batch.profile()?)
     }
 
-    /// Predicted seconds on each place of an engine, if everything ran there and found its inputs there.
+    /// Predicted seconds on each placement of an engine, if everything ran there with resident inputs.
     pub(crate) fn predicted(&self, engine: &Engine) -> Result<Vec<f64>> {
         let problem = Problem::graph(self.forward.batch.graph())?;
         let decision = engine.router().decide(&problem, &Residency::everywhere());
         Ok(decision.predictions().map(|prediction| prediction.seconds).collect())
     }
 
-    /// Bytes that the likeliest token to follow takes at a place beside weights and caches.
+    /// The bytes that computing the likeliest next token takes at a placement in addition to weights and caches.
     #[cfg(not(browser_gpu))]
     pub(crate) fn planned_bytes(&self, place: &str) -> Result<u64> {
         Ok(self.forward.batch.planned_bytes(&self.outcome.greatest_wanted(), place)?)
@@ -223,24 +223,24 @@ impl<'e> Step<'e> {
     }
 }
 
-/// The graph of some tokens, and of how probable it is that others follow each of them.
+/// The graph of some tokens, and of the probability of the token after each.
 #[derive(Debug)]
 pub(crate) struct Scoring<'e> {
     forward: Forward<'e>,
     vocabulary: usize,
-    /// For each row the token that follows, as its place among all probabilities of all rows.
+    /// For each row the following token, as an index into the probabilities of all rows.
     following: TensorId,
-    /// ln p of these, `[rows, 1]`.
+    /// ln p of these tokens, `[rows, 1]`.
     scores: TensorId,
 }
 
 impl<'e> Scoring<'e> {
-    /// Uses the adapters that it was recorded with as they are chosen now.
+    /// Updates the scales of the adapters that it was recorded with.
     pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
         self.forward.set_adapters(adapters)
     }
 
-    /// Records the probabilities of the tokens that follow each.
+    /// Records the probabilities of the following tokens.
     pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let (vocabulary, rows) = (config.vocabulary, forward.rows);
         let batch = &mut forward.batch;
@@ -252,12 +252,12 @@ impl<'e> Scoring<'e> {
         Ok(Self { forward, vocabulary, following, scores })
     }
 
-    /// How many tokens it takes at most.
+    /// Maximum number of tokens.
     pub(crate) fn rows(&self) -> usize {
         self.forward.rows
     }
 
-    /// Adds tokens that follow `before` others to the caches, and returns for each ln p of the one in `following`.
+    /// Adds tokens that follow `before` others to the caches, and returns ln p of the token in `following` after each.
     #[cfg(not(browser_gpu))]
     pub(crate) fn scores(&mut self, tokens: &[u32], before: usize, following: &[u32]) -> Result<Vec<f32>> {
         self.forward.set(tokens, before)?;
@@ -274,10 +274,10 @@ impl<'e> Scoring<'e> {
     }
 }
 
-/// What the blocks of one graph share.
+/// Inputs that the blocks of one graph share.
 pub(super) struct Inputs<'c> {
     config: &'c Config,
-    /// The tokens that there is room for.
+    /// Tokens that fit the caches.
     context: usize,
     rows: usize,
     cached: Cached,
@@ -309,8 +309,8 @@ impl<'c> Inputs<'c> {
         scaled(batch, x, self.config.scales.embedding)
     }
 
-    /// Records the blocks of layers, the first of them layer `first` of the model, and returns what the last gives. What is recorded
-    /// after them runs where the head does.
+    /// Records the blocks of layers, beginning with layer `first` of the model, and returns the output of the last.
+    /// Operations recorded afterwards run where the head does.
     pub(super) fn blocks(
         &self,
         batch: &mut Batch<'_>,
@@ -329,8 +329,8 @@ impl<'c> Inputs<'c> {
         Ok(x)
     }
 
-    /// `x + s P O attention(Q h, K h, V h)`, h the norm of x, P the norm of what is added and s its scale where there are such, of heads
-    /// with rotated queries and keys.
+    /// `x + s P O attention(Q h, K h, V h)` with rotated queries and keys, where h is the norm of x; the norm P and the
+    /// scale s of the summand are optional.
     fn attention(
         &self,
         batch: &mut Batch<'_>,
@@ -347,7 +347,7 @@ impl<'c> Inputs<'c> {
         let q = self.rotated(batch, q, kind, Heads::Queries)?;
         let k = self.rotated(batch, k, kind, Heads::Keys)?;
         let mut op = Attention::causal().scaled(scales.scores);
-        // A window that never hides a key leaves attention what it is without one.
+        // A window that never hides a key has no effect on attention.
         if let Some(window) = kind.window.filter(|&window| (window as usize) < self.context) {
             op = op.windowed(window);
         }
@@ -359,21 +359,22 @@ impl<'c> Inputs<'c> {
         self.added(batch, x, out, layer.attention_post_norm.as_ref())
     }
 
-    /// `x + s P F(h)`, h the norm of x, F the feed-forward part, P the norm of what is added and s its scale where there are such.
+    /// `x + s P F(h)`, where h is the norm of x and F the feed-forward part; the norm P and the scale s of the summand
+    /// are optional.
     fn feed_forward(&self, batch: &mut Batch<'_>, layer: &Layer, x: TensorId) -> Result<TensorId> {
         let h = norm(batch, x, layer.ffn_norm.as_ref(), self.config.eps)?;
         let out = layer.ffn.record(batch, self.config, h)?;
         self.added(batch, x, out, layer.ffn_post_norm.as_ref())
     }
 
-    /// What a part of a block gives, added to what it read.
+    /// Adds the output of a part of a block to the part's input.
     fn added(&self, batch: &mut Batch<'_>, x: TensorId, out: TensorId, by: Option<&Tensor>) -> Result<TensorId> {
         let out = norm(batch, out, by, self.config.eps)?;
         let out = scaled(batch, out, self.config.scales.residual)?;
         Ok(batch.add(x, out)?)
     }
 
-    /// A projection of rows as [`Cached::heads`], normalised where the model does that.
+    /// A projection of rows in the layout of [`Cached::heads`], normalised if the model does that.
     fn heads(
         &self,
         batch: &mut Batch<'_>,
@@ -401,7 +402,7 @@ impl<'c> Inputs<'c> {
     }
 }
 
-/// The root-mean-square norm of rows where there are weights for it.
+/// The root-mean-square norm of rows if there are weights for it, else the rows.
 fn norm(batch: &mut Batch<'_>, x: TensorId, weight: Option<&Tensor>, eps: f32) -> Result<TensorId> {
     let Some(weight) = weight else { return Ok(x) };
     let weight = batch.import(weight);

@@ -15,7 +15,7 @@ use crate::config::{Config, Experts};
 pub(super) enum FeedForward {
     /// `D (g(G h) ∘ U h)`, g the activation.
     Gated(Box<Gated>),
-    /// `Σ pₑ Dₑ (g(Gₑ h) ∘ Uₑ h)` over the experts e that the router chooses, p their weights.
+    /// `Σ pₑ Dₑ (g(Gₑ h) ∘ Uₑ h)` over the experts e that the router selects, p their weights.
     Mixture(Box<Mixture>),
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Gated {
 /// The weights of a mixture of experts.
 #[derive(Debug, Clone)]
 pub(super) struct Mixture {
-    /// Gives each expert a score, `[experts, width]`.
+    /// Computes a score for each expert, `[experts, width]`.
     router: Projection,
     /// Matrices of all experts, `[experts, outputs, inputs]`.
     gate: Tensor,
@@ -78,7 +78,7 @@ impl FeedForward {
         }
     }
 
-    /// Records what it gives for rows h, `[rows, width]`.
+    /// Records its output for rows h, `[rows, width]`.
     pub(super) fn record(&self, batch: &mut Batch<'_>, config: &Config, h: TensorId) -> Result<TensorId> {
         match self {
             Self::Gated(by) => {
@@ -93,7 +93,7 @@ impl FeedForward {
                 let gate = batch.matmul_by_expert(h, gate, chosen)?;
                 let up = batch.matmul_by_expert(h, up, chosen)?;
                 let product = gated(batch, config.architecture.gate, gate, up)?;
-                // Each expert of a token has a row of its own here.
+                // Here each expert of a token has a row of its own.
                 let down = batch.matmul_by_expert(product, down, chosen)?;
                 let rows = batch.shape(h)?.rows();
                 let weights = batch.reshape(weights, &[rows, 1, of.used])?;
@@ -106,11 +106,13 @@ impl FeedForward {
 }
 
 impl Experts {
-    /// The weights and the indices of the experts that are chosen for each row, `[rows, used]`, the greatest weight first.
+    /// The weights and the indices of the experts that are selected for each row, `[rows, used]`, greatest weight
+    /// first.
     fn route(&self, batch: &mut Batch<'_>, router: &Projection, h: TensorId) -> Result<(TensorId, TensorId)> {
         let scores = projected(batch, h, router)?;
         if self.normalised {
-            // Probabilities are divided by the sum of those that are chosen: the softmax of the scores of these.
+            // Probabilities are divided by the sum of the selected ones, which equals the softmax of the selected
+            // scores.
             let (scores, chosen) = batch.top_k(scores, self.used)?;
             return Ok((batch.softmax(scores)?, chosen));
         }

@@ -30,9 +30,9 @@ use crate::{Error, Result};
 /// What a model computes, and so the type of this crate that loads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelKind {
-    /// What follows a text: [`Model`](crate::Model).
+    /// Predicts the next token: [`Model`](crate::Model).
     Decoder,
-    /// Embeddings of texts: [`EmbeddingModel`](crate::EmbeddingModel).
+    /// Computes embeddings of texts: [`EmbeddingModel`](crate::EmbeddingModel).
     Encoder,
 }
 
@@ -54,7 +54,7 @@ impl ModelKind {
     }
 }
 
-/// What the name of an architecture says.
+/// The properties that the name of an architecture determines.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Architecture {
     /// The value of `general.architecture`.
@@ -63,31 +63,32 @@ pub(crate) struct Architecture {
     pub(crate) rope: RopeStyle,
     /// What the norms of a block are applied to.
     pub(crate) norms: Norms,
-    /// The norms of queries and keys that every file has. Without one they are used, head by head, where a file has them.
+    /// The norms of queries and keys that every file has. If `None`, norms of single heads are applied if the file has
+    /// them.
     pub(crate) head_norms: Option<HeadNorms>,
     /// The activation of the gate.
     pub(crate) gate: Gate,
     pub(crate) mixture: Mixture,
     /// Whether embeddings are multiplied by the square root of the width.
     pub(crate) scaled_embedding: bool,
-    /// The number of layers of the one model whose scores are scaled by `1/√(width / heads)` and not by `1/√head`.
+    /// The number of layers of the one model whose scores are scaled by `1/√(width / heads)` instead of `1/√head`.
     pub(crate) scaled_by_width: Option<usize>,
-    /// The caps of files that name none.
+    /// The caps of files without the keys.
     pub(crate) caps: Caps,
     /// The windows of keys.
     pub(crate) windows: Windows,
     /// With n, layers n - 1, 2n - 1 and so on, counted from 0, do not rotate queries and keys.
     pub(crate) unrotated: Option<usize>,
-    /// Whether `rope.scaling.finetuned = false` says that no layer rotates.
+    /// Whether `rope.scaling.finetuned = false` means that no layer rotates.
     pub(crate) may_not_rotate: bool,
 }
 
 /// What the norms of a block are applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Norms {
-    /// What attention and the feed-forward network read.
+    /// The inputs of attention and of the feed-forward network.
     Before,
-    /// What they give, before it is added.
+    /// Their outputs, before they are added.
     After,
     /// Both.
     Around,
@@ -96,7 +97,7 @@ pub(crate) enum Norms {
 /// How queries and keys are normalised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeadNorms {
-    /// Each head by itself, all by the same weights.
+    /// Each head separately, all with the same weights.
     Head,
     /// All heads of a token together.
     Row,
@@ -106,7 +107,7 @@ pub(crate) enum HeadNorms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gate {
     Silu,
-    /// GELU by its approximation with tanh.
+    /// GELU in its tanh approximation.
     GeluTanh,
 }
 
@@ -114,25 +115,26 @@ pub(crate) enum Gate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mixture {
     Never,
-    /// Where a file says how many experts there are.
+    /// A key of the file states the number of experts.
     Counted,
     Always,
 }
 
-/// Caps c of numbers x: `c tanh(x / c)` takes the place of each.
+/// Caps: a number x with the cap c becomes `c tanh(x / c)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Caps {
-    /// Of scores of attention.
+    /// The cap of attention scores.
     pub(crate) scores: Option<f32>,
     pub(crate) logits: Option<f32>,
 }
 
-/// Which layers see the last keys alone.
+/// Which layers see only the last keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Windows {
-    /// The number of keys where a file names none.
+    /// The number of keys for files without the key.
     pub(crate) keys: Option<usize>,
-    /// With n, every layer has a window but layers n - 1, 2n - 1 and so on; 0: every layer. `None`: the file says which.
+    /// With n, every layer has a window except layers n - 1, 2n - 1 and so on; 0 means every layer. `None`: the file
+    /// states which.
     pub(crate) pattern: Option<usize>,
     pub(crate) rope: WindowRope,
 }
@@ -140,15 +142,15 @@ pub(crate) struct Windows {
 /// How layers with a window rotate queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum WindowRope {
-    /// As the others.
+    /// Like other layers.
     Same,
-    /// By unscaled angles. The base is the key `rope.freq_base_swa`, or that of the other layers.
+    /// With unscaled angles. The base is the key `rope.freq_base_swa`, or that of the other layers.
     Unscaled,
-    /// By unscaled angles. The base is that key, or this.
+    /// With unscaled angles. The base is that key, or this value.
     Base(f32),
 }
 
-/// Llama. Rows name what differs.
+/// Llama. Other rows name the differences.
 const PLAIN: Architecture = Architecture {
     name: "llama",
     rope: RopeStyle::Interleaved,
@@ -166,7 +168,7 @@ const PLAIN: Architecture = Architecture {
 
 /// The decoders that kiln runs.
 const ALL: &[Architecture] = &[
-    // Llama 1 to 3.2, Mistral 7B, Mixtral, SmolLM, SmolLM2, TinyLlama. Mistral's window is one of every layer.
+    // Llama 1 to 3.2, Mistral 7B, Mixtral, SmolLM, SmolLM2, TinyLlama. Mistral has a window in every layer.
     Architecture { windows: Windows { pattern: Some(0), ..PLAIN.windows }, mixture: Mixture::Counted, ..PLAIN },
     // Biases of queries, keys and values.
     Architecture { name: "qwen2", rope: RopeStyle::HalfSplit, ..PLAIN },
@@ -203,7 +205,7 @@ const ALL: &[Architecture] = &[
         windows: Windows { keys: None, pattern: Some(6), rope: WindowRope::Base(10_000.0) },
         ..PLAIN
     },
-    // Phi-3, Phi-3.5 and Phi-4. Their windows are ones of every layer; llama.cpp leaves them out.
+    // Phi-3, Phi-3.5 and Phi-4. They have a window in every layer, which llama.cpp ignores.
     Architecture {
         name: "phi3",
         rope: RopeStyle::HalfSplit,
@@ -225,15 +227,15 @@ const ALL: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// The decoder of this name.
+    /// The decoder with this name.
     fn named(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|known| known.name == name)
     }
 
-    /// The decoder of this name.
+    /// The decoder with this name.
     ///
     /// # Errors
-    /// [`Error::NotADecoder`] for the name of an encoder, [`Error::UnsupportedArchitecture`] for one that kiln does not have.
+    /// [`Error::NotADecoder`] for the name of an encoder, [`Error::UnsupportedArchitecture`] for an unknown one.
     pub(crate) fn find(name: &str) -> Result<Self> {
         Self::named(name).ok_or_else(|| match encoder::find(name) {
             Some(architecture) => Error::NotADecoder { architecture },
@@ -241,7 +243,7 @@ impl Architecture {
         })
     }
 
-    /// The names of all, for messages.
+    /// All names, for messages.
     fn names() -> String {
         ALL.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")
     }

@@ -10,28 +10,28 @@ use super::decoder::logits;
 use crate::config::Config;
 use crate::{Error, Result};
 
-/// The vocabulary is cut into this many parts whose likeliest tokens are found at once, where it is large.
+/// Number of parts into which a large vocabulary is divided to find the likeliest tokens of all parts at once.
 const PARTS: usize = 64;
 
-/// Tokens of a vocabulary that is large.
+/// Minimum size of a large vocabulary.
 const LARGE: usize = 8192;
 
-/// Candidates are found by multiples of this, so that samplers that keep nearly as many share a graph.
+/// Candidate counts are rounded up to multiples of this, so that samplers with similar counts share a graph.
 const COUNTED_BY: usize = 8;
 
-/// Tokens with their logits, the greatest logit first, and of equal ones the lower token.
+/// Tokens with their logits, greatest logit first; equal logits are ordered by token.
 pub(crate) type Ranked = Vec<(u32, f32)>;
 
-/// The logits of rows, and what is found among them where they are.
+/// The logits of rows, and the results that are computed from them on the device.
 #[derive(Debug)]
 pub(super) struct Outcome {
     rows: usize,
     vocabulary: usize,
     logits: TensorId,
-    /// The likeliest token of each row and its logit, which is NaN where any logit of the row is.
+    /// The likeliest token of each row and its logit, which is NaN if any logit of the row is.
     greatest: TensorId,
     most: TensorId,
-    /// Recorded where they are first asked for.
+    /// Recorded when first requested.
     candidates: Vec<Candidates>,
 }
 
@@ -39,16 +39,16 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, Copy)]
 struct Candidates {
     count: usize,
-    /// `[rows, count]`, the greatest first.
+    /// `[rows, count]`, greatest first.
     values: TensorId,
-    /// The token, or the place among the candidates of all parts.
+    /// The token, or the index among the candidates of all parts.
     indices: TensorId,
-    /// The tokens within their parts, `[rows, count, 1]`, where the vocabulary is cut.
+    /// The tokens within their parts, `[rows, count, 1]`, if the vocabulary is divided.
     within: Option<TensorId>,
 }
 
 impl Outcome {
-    /// Records what follows rows that the last block gives.
+    /// Records the logits for rows of the last block's output.
     pub(super) fn record(
         batch: &mut Batch<'_>,
         x: TensorId,
@@ -60,13 +60,13 @@ impl Outcome {
         Self::of(batch, logits, [rows, config.vocabulary])
     }
 
-    /// Records what is found among logits.
+    /// Records the results that are computed from logits.
     fn of(batch: &mut Batch<'_>, logits: TensorId, [rows, vocabulary]: [usize; 2]) -> Result<Self> {
         let (greatest, most) = (batch.argmax_axis(logits, 1)?, batch.max_axis(logits, 1)?);
         Ok(Self { rows, vocabulary, logits, greatest, most, candidates: Vec::new() })
     }
 
-    /// What is wanted where the likeliest token is.
+    /// The wanted tensors for the likeliest token.
     pub(super) fn greatest_wanted(&self) -> [TensorId; 2] {
         [self.greatest, self.most]
     }
@@ -79,20 +79,21 @@ impl Outcome {
         }
     }
 
-    /// Executes, and returns the likeliest token of each of these rows, or what is wrong with its logits.
+    /// Executes, and returns the likeliest token of each of these rows, or an error if its logits are not numbers.
     pub(super) async fn greatest(
         &self,
         batch: &mut Batch<'_>,
         rows: &[usize],
         waiting: Waiting,
     ) -> Result<Vec<Result<u32>>> {
-        // On a GPU in one submission, with one wait.
+        // On a GPU this is one submission with one wait.
         let results = batch.run_waiting(&self.greatest_wanted(), waiting).await?;
         let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
         Ok(rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect())
     }
 
-    /// Executes, and returns the `count` likeliest tokens of each of these rows, or some more, or what is wrong with its logits.
+    /// Executes, and returns at least the `count` likeliest tokens of each of these rows, or an error if its logits are
+    /// not numbers.
     pub(super) async fn candidates(
         &mut self,
         batch: &mut Batch<'_>,
@@ -120,15 +121,15 @@ impl Outcome {
                 None => indices[at],
             };
             let candidates = (row * count..(row + 1) * count).map(|at| (token(at), values[at])).collect::<Ranked>();
-            // What is not a number comes first.
+            // NaN is first.
             let (first, greatest) = candidates[0];
             checked(candidates, greatest, first)
         };
         Ok(rows.iter().map(of_row).collect())
     }
 
-    /// The likeliest of all tokens. Of a large vocabulary they are the likeliest of the likeliest of each part: devices that go through
-    /// a row once for each candidate go through short ones, many at once.
+    /// Records the likeliest tokens. For a large vocabulary they are chosen from the likeliest of each part: a device
+    /// that scans a row once for each candidate then scans short rows, many at once.
     fn record_candidates(&self, batch: &mut Batch<'_>, count: usize) -> Result<Candidates> {
         let Self { rows, vocabulary, logits, .. } = *self;
         if vocabulary < LARGE || !vocabulary.is_multiple_of(PARTS) || vocabulary / PARTS < count {
@@ -138,7 +139,7 @@ impl Outcome {
         let parts = batch.reshape(logits, &[rows * PARTS, vocabulary / PARTS])?;
         let (values, tokens) = batch.top_k(parts, count)?;
         let values = batch.reshape(values, &[rows, PARTS * count])?;
-        // Equal ones stay in order: lower parts come first, and lower tokens of a part.
+        // Equal logits stay in order: lower parts come first, and lower tokens within a part.
         let (values, indices) = batch.top_k(values, count)?;
         let first: Vec<u32> = (0..rows * count).map(|at| (at / count * PARTS * count) as u32).collect();
         let first = batch.upload_indices(&first, &[rows, count])?;
@@ -149,7 +150,7 @@ impl Outcome {
     }
 }
 
-/// What was found among logits whose greatest is a number; otherwise an error that names a token.
+/// Returns `found` if the greatest logit is a number, otherwise an error that names a token.
 fn checked<T>(found: T, greatest: f32, token: u32) -> Result<T> {
     match greatest.is_nan() {
         true => Err(Error::NotANumber { token: token as usize }),
@@ -169,12 +170,13 @@ mod tests {
     #[test]
     fn candidates_are_the_likeliest_tokens_in_order() {
         let engine = kiln::Engine::builder().without_profile().build().unwrap();
-        // Small vocabularies, large ones that are cut, and ones that are not or whose parts are shorter than what is wanted.
+        // Small vocabularies, large divided ones, and large ones that are not divided or whose parts are shorter than
+        // the count.
         for (vocabulary, counts) in
             [(12, &[1, 5, 12, 128][..]), (8192, &[1, 40, 125, 128, 137]), (8193, &[40]), (49152, &[1, 40, 128])]
         {
             let rows = 3;
-            // Many equal ones, in all parts.
+            // Many equal logits in all parts.
             let logit = |at: usize| ((at * 7919) % 5003 % 317) as f32 - (at % vocabulary / 997) as f32;
             let mut logits: Vec<f32> = (0..rows * vocabulary).map(logit).collect();
             logits[vocabulary + 3] = f32::NEG_INFINITY;

@@ -9,37 +9,37 @@ use crate::config::Keys;
 use crate::weights::Source;
 use crate::{Error, Result};
 
-/// A rotation by position: pair i of n elements at position p turns by `p θ^(-2i/n) / fᵢ`.
+/// A rotation by position: pair i of n elements at position p is rotated by the angle `p θ^(-2i/n) / fᵢ`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rotation {
     /// θ.
     pub(crate) theta: f32,
     pub(crate) scaling: Scaling,
-    /// What sines and cosines are multiplied by.
+    /// The factor of sines and cosines.
     pub(crate) magnitude: f32,
-    /// Tokens of the contexts that the model was made for before it was made for longer ones.
+    /// The original context in tokens, before the model was extended to longer ones.
     pub(crate) original: usize,
 }
 
-/// What the factors f of a rotation are.
+/// The factors f of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scaling {
-    /// Those of the tensor `rope_freqs`, or of `rope_factors_short` and `rope_factors_long`; 1 where a file has none of them.
+    /// The tensor `rope_freqs`, or `rope_factors_short` and `rope_factors_long`; 1 if the file has neither.
     Tensors,
-    /// Those of `rope_factors_short` and `rope_factors_long`, which the file must have.
+    /// The tensors `rope_factors_short` and `rope_factors_long`, which the file must have.
     LongRope,
-    /// One for all.
+    /// One factor for all pairs.
     Linear { factor: f32 },
-    /// 1 for pairs that turn more than `fast` times in the original context, the factor for those that turn less than `slow` times,
-    /// between them a mixture. `mix` is 1 in most models; 0 makes it linear.
+    /// 1 for pairs that turn more than `fast` times in the original context, `factor` for those that turn less than
+    /// `slow` times, and a mixture for pairs between them. `mix` is 1 in most models; 0 makes it linear.
     Yarn { factor: f32, fast: f32, slow: f32, mix: f32 },
 }
 
 impl Rotation {
-    /// Reads how layers without a window rotate.
+    /// Reads the rotation of layers without a window.
     ///
     /// # Errors
-    /// [`Error::Model`] for a way of scaling that is not computed, and numbers that make no sense; [`Error::File`] for values of
+    /// [`Error::Model`] for an unsupported kind of scaling, and for invalid numbers; [`Error::File`] for values of
     /// another type.
     pub(crate) fn read(keys: &Keys<'_>, context: usize) -> Result<Self> {
         let refused = |reason: String| Err(keys.refused(reason));
@@ -48,7 +48,7 @@ impl Rotation {
         if original == 0 {
             return refused("rope.scaling.original_context_length is zero".to_owned());
         }
-        // Files of 2023 have the second name. Zero is no factor.
+        // Files of 2023 have the second name. Zero means no factor.
         let factor = match keys.find_number("rope.scaling.factor")? {
             None => keys.find_number("rope.scale_linear")?,
             factor => factor,
@@ -81,7 +81,8 @@ impl Rotation {
                     return refused(format!("rope.freq_base is {theta}, and yarn needs one above 1"));
                 }
                 let grown = |by: f32| if factor > 1.0 { 0.1 * by * factor.ln() + 1.0 } else { 1.0 };
-                // What converters write of a model that names its magnitude, or that keeps that of its original context.
+                // Converters write this for a model that states its magnitude, or that keeps that of its original
+                // context.
                 let own = keys.positive("rope.scaling.yarn_attn_factor")?;
                 let all = keys.find_number("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
                 if !(all.is_finite() && all >= 0.0) {
@@ -96,7 +97,7 @@ impl Rotation {
         }
     }
 
-    /// Reads how layers with a window rotate that do not scale their angles.
+    /// Reads the rotation of layers with a window that do not scale their angles.
     ///
     /// # Errors
     /// The errors of [`Rotation::read`].
@@ -105,14 +106,14 @@ impl Rotation {
         Ok(Self { theta, scaling: Scaling::Linear { factor: 1.0 }, magnitude: 1.0, original })
     }
 
-    /// The factors of the pairs of n elements, where they are not those of tensors and not all 1.
+    /// The factors of the pairs of n elements; `None` if they come from tensors or are all 1.
     fn factors(&self, n: usize) -> Option<Vec<f32>> {
         match self.scaling {
             Scaling::Tensors | Scaling::LongRope => None,
             Scaling::Linear { factor: 1.0 } => None,
             Scaling::Linear { factor } => Some(vec![factor; n / 2]),
             Scaling::Yarn { factor, fast, slow, mix } => {
-                // The pair that turns this often in the original context.
+                // The pair that makes this many turns in the original context.
                 let pair = |turns: f32| {
                     let radians = 2.0 * PI * f64::from(turns);
                     n as f64 * (self.original as f64 / radians).ln() / (2.0 * f64::from(self.theta).ln())
@@ -141,7 +142,7 @@ pub(crate) struct Rotary {
 enum Factors {
     None,
     All(Tensor),
-    /// The second for contexts that are longer than the original one.
+    /// The second for contexts longer than the original one.
     ByContext {
         short: Tensor,
         long: Tensor,
@@ -150,10 +151,10 @@ enum Factors {
 }
 
 impl Rotary {
-    /// The rotation of `n` elements of each head. With `tensors` the file's factors are used.
+    /// The rotation of `n` elements of each head. Uses the file's factors if `tensors` is set.
     ///
     /// # Errors
-    /// [`Error::Model`] where the file has factors of two kinds, or factors of another shape.
+    /// [`Error::Model`] if the file has factors of two kinds, or factors of another shape.
     pub(crate) fn load(
         source: &Source,
         rotation: &Rotation,

@@ -15,38 +15,39 @@ use crate::Result;
 use crate::config::Config;
 use crate::placement::Placing;
 
-/// Where the keys and values of sequences are in their caches, which are `[slots * kv_heads * context, size]`.
+/// The layout of the caches of several sequences, which are `[slots * kv_heads * context, size]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     pub(crate) slots: usize,
     pub(crate) kv_heads: usize,
-    /// Tokens that each slot has room for.
+    /// Tokens per slot.
     pub(crate) context: usize,
 }
 
 impl Layout {
-    /// The rows of a cache, where 32 bits count them.
+    /// The rows of a cache, or `None` if they exceed 32 bits.
     pub(crate) fn rows(&self) -> Option<usize> {
         let rows = self.slots.checked_mul(self.kv_heads)?.checked_mul(self.context)?;
         Some(rows).filter(|&rows| rows < WriteRows::SKIPPED as usize)
     }
 
-    /// The rows of the caches for a position of a slot, one of each head.
+    /// The cache rows of one position of a slot, one for each head.
     fn of(self, slot: usize, position: usize) -> impl Iterator<Item = u32> {
         (0..self.kv_heads).map(move |head| ((slot * self.kv_heads + head) * self.context + position) as u32)
     }
 }
 
-/// The last token of a sequence, which is computed.
+/// The last token of a sequence, which is to be computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) slot: usize,
     pub(crate) token: u32,
-    /// Its position: how many tokens of the slot are in the caches.
+    /// Its position: the number of the slot's tokens in the caches.
     pub(crate) position: usize,
 }
 
-/// The graph of one token of each of several sequences, and of what follows them. Rows that are left over are computed and not kept.
+/// The graph of one token of each of several sequences, and of their predictions. Unused rows are computed and
+/// discarded.
 #[derive(Debug)]
 pub(crate) struct Rows<'e> {
     batch: Batch<'e>,
@@ -59,7 +60,7 @@ pub(crate) struct Rows<'e> {
 }
 
 impl<'e> Rows<'e> {
-    /// Records the graph of this many sequences, at most as many as there are slots.
+    /// Records the graph of this many sequences, which must not exceed the number of slots.
     pub(crate) fn record(
         engine: &'e Engine,
         config: &Config,
@@ -94,16 +95,16 @@ impl<'e> Rows<'e> {
         Ok(Self { batch, rows, heads, layout, tokens, each, outcome })
     }
 
-    /// How many sequences it takes at most.
+    /// Maximum number of sequences.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Sets what is computed, and returns the row of the graph of each token.
+    /// Sets the inputs, and returns the graph row of each token.
     fn set(&mut self, rows: &[Row]) -> Result<Vec<usize>> {
         let Self { rows: all, heads, layout, each, .. } = *self;
         let Layout { slots, kv_heads, .. } = layout;
-        // Without routes each slot has the row of its number.
+        // Without routes row i belongs to slot i.
         let place = |(i, row): (usize, &Row)| if each.routes.is_some() { i } else { row.slot };
         let places: Vec<usize> = rows.iter().enumerate().map(place).collect();
         let (mut tokens, mut of_queries, mut of_keys) = (vec![0; all], vec![0; all * heads], vec![0; all * kv_heads]);
@@ -137,29 +138,30 @@ impl<'e> Rows<'e> {
         Ok(places)
     }
 
-    /// Adds the tokens to the caches, and returns the likeliest token to follow each, or what is wrong with its logits.
+    /// Adds the tokens to the caches, and returns the likeliest token after each, or an error if its logits are not
+    /// numbers.
     pub(crate) fn greatest(&mut self, rows: &[Row]) -> Result<Vec<Result<u32>>> {
         let places = self.set(rows)?;
         wait(self.outcome.greatest(&mut self.batch, &places, WAITING))
     }
 
-    /// The same, and the `count` likeliest tokens to follow each.
+    /// The same, and the `count` likeliest tokens after each.
     pub(crate) fn candidates(&mut self, rows: &[Row], count: usize) -> Result<Vec<Result<Ranked>>> {
         let places = self.set(rows)?;
         wait(self.outcome.candidates(&mut self.batch, count, &places, WAITING))
     }
 
-    /// The same, and the logits of what follows each: of all rows of the graph, and which of these are those of the tokens.
+    /// The same, and the logits after each: those of all rows of the graph, and the rows of the tokens.
     pub(crate) fn logits(&mut self, rows: &[Row]) -> Result<(Vec<f32>, Vec<usize>)> {
         let places = self.set(rows)?;
         Ok((wait(self.outcome.logits(&mut self.batch, WAITING))?, places))
     }
 }
 
-/// Tokens whose keys and values are copied at once.
+/// Number of tokens whose keys and values are copied at once.
 const COPIED: usize = 256;
 
-/// The graph that copies keys and values of tokens from slots of some caches to those of others.
+/// The graph that copies keys and values of tokens from slots of some caches to slots of others.
 #[derive(Debug)]
 pub(crate) struct Copying<'e> {
     batch: Batch<'e>,
@@ -169,7 +171,7 @@ pub(crate) struct Copying<'e> {
 }
 
 impl<'e> Copying<'e> {
-    /// Records the copies from the first caches, which are the others or all different, to the second ones.
+    /// Records the copies from the first caches to the second, which are either the same or all different.
     pub(crate) fn record(
         engine: &'e Engine,
         caches: [&[[State; 2]]; 2],
@@ -185,7 +187,7 @@ impl<'e> Copying<'e> {
             placing.pin_layer(&mut batch, number / 2)?;
             let all = batch.state(source);
             let all = batch.reshape(all, &[source.shape().rows(), source.shape().columns()])?;
-            // Elements of 16 bits become f32 and the same elements again.
+            // 16-bit elements are cast to f32 and back, which is exact.
             let copied = batch.gather(all, from)?;
             let target = batch.state(target);
             batch.write_rows(target, copied, to)?;
@@ -193,7 +195,7 @@ impl<'e> Copying<'e> {
         Ok(Self { batch, layouts, from, to })
     }
 
-    /// Copies what is kept of these positions from a slot to another.
+    /// Copies the keys and values of these positions from one slot to another.
     pub(crate) fn copy(&mut self, positions: Range<usize>, [from, to]: [usize; 2]) -> Result<()> {
         let rows = COPIED * self.layouts[0].kv_heads;
         let filled = |rest: u32, of: &mut dyn Iterator<Item = u32>| -> Vec<u32> {

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::weights::Source;
 use crate::{Error, Result};
 
-/// The weights of a model. Matrices are `[outputs, inputs]`, as files have them.
+/// The weights of a model. Matrices are `[outputs, inputs]`, as in files.
 #[derive(Debug)]
 pub(crate) struct Weights {
     pub(super) embedding: Tensor,
@@ -21,25 +21,26 @@ pub(crate) struct Weights {
     pub(super) head: Tensor,
     /// Whether the head is the embedding.
     is_tied: bool,
-    /// Those of [`Config::rotations`].
+    /// The rotations of [`Config::rotations`].
     pub(super) rotations: Vec<Rotary>,
 }
 
-/// A matrix, and what is added to its product.
+/// A matrix, and the bias that is added to its product.
 #[derive(Debug, Clone)]
 pub(super) struct Projection {
     pub(super) weight: Tensor,
     pub(super) bias: Option<Tensor>,
-    /// What adapters add, in the graph of a session that has adapters.
+    /// The update of adapters, in the graph of a session that has adapters.
     pub(super) low_rank: Option<LowRank>,
 }
 
-/// `((x Aᵀ) ∘ s) Bᵀ` of the adapters of a session: A `[rank, inputs]` and B `[outputs, rank]` of all of them, one beside the other.
+/// `((x Aᵀ) ∘ s) Bᵀ` for the adapters of a session: A `[rank, inputs]` and B `[outputs, rank]` join those of all
+/// adapters.
 #[derive(Debug, Clone)]
 pub(super) struct LowRank {
     pub(super) a: Tensor,
     pub(super) b: Tensor,
-    /// s `[rank]`, an input of the graph: 0 for the adapters that are not used.
+    /// s `[rank]`, an input of the graph: 0 for inactive adapters.
     pub(super) scales: TensorId,
 }
 
@@ -48,7 +49,7 @@ pub(super) const ADAPTED: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_outpu
 
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
-    /// Norms of what attention reads and of what it gives.
+    /// Norms of attention's input and output.
     pub(super) attention_norm: Option<Tensor>,
     pub(super) attention_post_norm: Option<Tensor>,
     pub(super) q: Projection,
@@ -58,13 +59,13 @@ pub(super) struct Layer {
     pub(super) q_norm: Option<Tensor>,
     pub(super) k_norm: Option<Tensor>,
     pub(super) output: Projection,
-    /// Norms of what the feed-forward network reads and of what it gives.
+    /// Norms of the feed-forward network's input and output.
     pub(super) ffn_norm: Option<Tensor>,
     pub(super) ffn_post_norm: Option<Tensor>,
     pub(super) ffn: FeedForward,
 }
 
-/// The tensors of a layer, by what follows the number of the layer in their names.
+/// The tensors of a layer, by the part of their names after the layer's number.
 pub(super) struct Parts<'s> {
     source: &'s Source,
     layer: usize,
@@ -80,14 +81,14 @@ impl Parts<'_> {
         self.source.has(&self.name(&format!("{part}.weight")))
     }
 
-    /// The rows of a matrix that is there.
+    /// The rows of a matrix, if it exists.
     pub(super) fn rows(&self, part: &str) -> Option<usize> {
         self.source.rows(&self.name(&format!("{part}.weight")))
     }
 
-    /// Some of `all` rows of a matrix. Projections that a file has fused, one below the other, are cut here, where it costs no copy: each
-    /// shares its rows of the file. One product whose result is cut would save two launches of products on a GPU, but add three that
-    /// copy the parts, and its graph would differ from that of files that are not fused.
+    /// Some of `all` rows of a matrix. Projections that a file stacks in one matrix are split here without a copy: each
+    /// shares its rows of the file. One product with a split result would save two product launches on a GPU, but add
+    /// three launches that copy the parts, and its graph would differ from that of files with separate matrices.
     pub(super) fn cut(&self, part: &str, rows: Range<usize>, all: usize, inputs: usize) -> Result<Projection> {
         let (weight, bias) = (self.name(&format!("{part}.weight")), self.name(&format!("{part}.bias")));
         let weight = self.source.rows_of(&weight, &[all, inputs], rows.clone())?;
@@ -99,8 +100,8 @@ impl Parts<'_> {
         self.cut(part, 0..outputs, outputs, inputs)
     }
 
-    /// The matrices of all experts, `[experts, outputs, inputs]`: one tensor (`ffn_up_exps`), or as folders and older files have them one
-    /// for each expert (`ffn_up.7`), which are copied together.
+    /// The matrices of all experts, `[experts, outputs, inputs]`: one tensor (`ffn_up_exps`), or, in folders and older
+    /// files, one for each expert (`ffn_up.7`), which are copied into one.
     pub(super) fn experts(&self, part: &str, dims: [usize; 3]) -> Result<Tensor> {
         let whole = format!("{part}_exps");
         let apart = self.source.is_folder() || self.has(&format!("{part}.0"));
@@ -113,20 +114,20 @@ impl Parts<'_> {
 }
 
 impl Weights {
-    /// Reads the weights, whose shapes must be what the configuration says.
+    /// Reads the weights and checks their shapes against the configuration.
     ///
     /// # Errors
-    /// [`Error::File`] for a missing tensor or one of a type that kiln does not compute with, [`Error::Model`] for one of another
-    /// shape, and for tensors that nothing is computed with.
+    /// [`Error::File`] for a missing tensor or one of a type without kernels, [`Error::Model`] for a tensor of another
+    /// shape, and for unused tensors.
     pub(crate) fn load(source: &Source, config: &Config) -> Result<Self> {
         let Config { vocabulary, width, rotated, .. } = *config;
         let embedding = source.tensor("token_embd.weight", &[vocabulary, width])?;
         let style = config.architecture.rope;
-        // The factors of a file are those of layers without a window, which come first.
+        // The factors of a file apply to layers without a window, which come first.
         let rotations = config.rotations.iter().enumerate();
         let rotations = rotations.map(|(i, rotation)| Rotary::load(source, rotation, style, rotated, i == 0));
-        // Small models multiply with the embedding again. It may be needed on two devices then: the copy on the host stays, which shares
-        // the bytes of its file.
+        // Small models use the embedding again as the head. Then two devices may need it, so the copy on the host
+        // stays; it shares the bytes of its file.
         let (embedding, head) = match source.find("output.weight", &[vocabulary, width])? {
             Some(head) => (embedding, Some(head)),
             None if source.is_of_program() => (embedding, None),
@@ -140,7 +141,7 @@ impl Weights {
             embedding,
             rotations: rotations.collect::<Result<_>>()?,
         };
-        // A bias or a norm that is left out would give other results in silence.
+        // An unused bias or norm would silently change the results.
         match source.unread() {
             None => Ok(weights),
             Some(name) => Err(Error::model("weights", format!("nothing is computed with the tensor {name} yet"))),
@@ -149,31 +150,31 @@ impl Weights {
 }
 
 impl Projection {
-    /// Its tensors, without those of adapters.
+    /// Its tensors, except those of adapters.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         let Self { weight, bias, low_rank: _ } = self;
         std::iter::once(weight).chain(bias)
     }
 }
 
-/// What a model holds in memory. Factors of rotations, which are as long as a head, are not counted.
+/// The tensors that a model holds in memory. Factors of rotations, which are as long as a head, are not counted.
 impl Weights {
     /// The tensors of a layer.
     pub(crate) fn of_layer(&self, layer: usize) -> Vec<&Tensor> {
         self.layers.get(layer).map_or_else(Vec::new, Layer::tensors)
     }
 
-    /// What turns tokens into rows.
+    /// The embedding of tokens.
     pub(crate) fn embedding(&self) -> &Tensor {
         &self.embedding
     }
 
-    /// What turns rows into logits.
+    /// The final norm and the matrix of the logits.
     pub(crate) fn head(&self) -> [&Tensor; 2] {
         [&self.norm, &self.head]
     }
 
-    /// Both, each tensor once.
+    /// The embedding and the head, each tensor once.
     pub(crate) fn ends(&self) -> Vec<&Tensor> {
         let own_head = (!self.is_tied).then_some(&self.head);
         [&self.embedding, &self.norm].into_iter().chain(own_head).collect()
@@ -186,7 +187,7 @@ impl Weights {
 }
 
 impl Layer {
-    /// Its tensors, without those of adapters.
+    /// Its tensors, except those of adapters.
     fn tensors(&self) -> Vec<&Tensor> {
         let Self { attention_norm, attention_post_norm, q, k, v, q_norm, k_norm, output, ffn_norm, ffn_post_norm, ffn } =
             self;
@@ -195,7 +196,8 @@ impl Layer {
         norms.into_iter().flatten().chain(projections).chain(ffn.tensors()).collect()
     }
 
-    /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that is every token's.
+    /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that applies to every
+    /// token.
     pub(super) fn adapted(&mut self) -> Vec<&mut Projection> {
         let Self { q, k, v, output, ffn, .. } = self;
         let mut adapted = vec![q, k, v, output];

@@ -6,16 +6,16 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::python;
 
-/// The name of the template in its environment, which errors print.
+/// The name of the template in its environment, for errors.
 pub(super) const NAME: &str = "template";
 
-/// Calls within calls of macros, and expressions within expressions, that a template may make.
+/// Maximum depth of nested macro calls and expressions in a template.
 const RECURSION: usize = 200;
 
 /// An environment with one template.
 ///
 /// # Errors
-/// [`ErrorKind::SyntaxError`] and others where the source is not a template.
+/// [`ErrorKind::SyntaxError`] and others if the source is not a template.
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -40,7 +40,7 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     Ok(environment)
 }
 
-/// The length of a value; of an undefined one it is 0, as in Python.
+/// The length of a value; 0 for an undefined one, as in Python.
 fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() {
         return Ok(0);
@@ -49,13 +49,13 @@ fn length(value: &Value) -> Result<usize, Error> {
     value.len().ok_or_else(unsized_value)
 }
 
-/// Whether Python iterates over a value: over texts and undefined values, too, but not over none.
+/// Whether a value is iterable in Python: also texts and undefined values, but not none.
 fn is_iterable(value: &Value) -> bool {
     value.as_str().is_some() || value.is_undefined() || !value.is_none() && value.try_iter().is_ok()
 }
 
-/// Makes the tags `{% generation %}` and `{% endgeneration %}`, which mark what the model said and mean nothing for prompts, a block
-/// that is always taken. Signs that trim white space stay.
+/// Replaces the tags `{% generation %}` and `{% endgeneration %}`, which mark the model's messages and have no effect
+/// on prompts, by a block that is always taken. Keeps whitespace control marks.
 fn without_generation_tags(source: &str) -> String {
     let mut to = String::with_capacity(source.len());
     let mut rest = source;
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(render("a {%- generation %}\n b {%- endgeneration %}"), "a b");
     }
 
-    /// What Python prints, by Python 3.11 and Jinja 3.1.6.
+    /// The expected texts are from Python 3.11 and Jinja 3.1.6.
     #[test]
     fn values_are_written_as_python_writes_them() {
         for (expression, expected) in [

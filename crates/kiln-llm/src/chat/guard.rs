@@ -3,16 +3,17 @@
 use super::Message;
 use crate::{Error, Result, Tokenizer};
 
-/// The messages with a character behind each one that could begin a token, and that character, which is neither in the messages nor
-/// in `text`. `None` where no message has such text.
+/// The messages with a guard character after each character that could begin a token, and the guard, which occurs
+/// neither in the messages nor in `text`. `None` if no message contains such a character.
 ///
 /// # Errors
-/// [`Error::Template`] where no character is left, which takes messages with every noncharacter and private one.
+/// [`Error::Template`] if no unused character is left, which requires messages with every noncharacter and private-use
+/// character.
 pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -> Result<Option<(char, Vec<Message>)>> {
     let is_free = |guard: char| {
         !text.contains(guard) && messages.iter().all(|m| !m.content.contains(guard) && !m.role.contains(guard))
     };
-    // Noncharacters first: no text should have them.
+    // Tries noncharacters first: no text should contain them.
     let guard = ('\u{fdd0}'..='\u{fdef}').chain('\u{f0000}'..='\u{ffffd}').find(|&guard| is_free(guard));
     let guard = guard.ok_or_else(|| Error::Template { reason: "the messages use every private character".into() })?;
     let mut is_needed = false;
@@ -26,19 +27,19 @@ pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -
     Ok(is_needed.then_some((guard, messages)))
 }
 
-/// A text with a guard behind each character that could begin a token; `begins` are the first bytes of such tokens.
+/// A text with a guard after each character that could begin a token; `begins` marks the first bytes of such tokens.
 fn with_guards(tokenizer: &Tokenizer, begins: &[bool; 256], text: &str, guard: char) -> String {
     let mut to = String::with_capacity(text.len());
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
-        // Tokens that users may write are found in every text.
+        // Tokens that users may write are recognised in every text.
         if let Some(len) = tokenizer.user_defined_at(text, at) {
             to.push_str(&text[at..at + len]);
             at += len;
             continue;
         }
         to.push(c);
-        // Letters and spaces are too common: only whole tokens that begin with them are marked.
+        // Letters and spaces are too common: only whole tokens that begin with them get a guard.
         let is_common = c.is_alphanumeric() || c.is_whitespace() || is_tag(&text[at..]);
         if tokenizer.control_at(text, at) || !is_common && begins[usize::from(text.as_bytes()[at])] {
             to.push(guard);

@@ -13,22 +13,22 @@ use minijinja::{Environment, ErrorKind};
 
 use crate::{Error, Result, Tokenizer};
 
-/// The key of a GGUF file with its template. Further ones have the keys `tokenizer.chat_template.NAME`.
+/// The key of the template in GGUF files. Named templates have the keys `tokenizer.chat_template.NAME`.
 const KEY: &str = "tokenizer.chat_template";
 
-/// The name of the template that is used unless another is asked for.
+/// The name of the template that is used by default.
 pub(crate) const DEFAULT: &str = "default";
 
-/// Instructions that a template may execute, and those that it may execute for each message. The templates of 70 models take at most
-/// 870 for four messages.
+/// Maximum instructions of a template, as a base and for each message. The templates of 70 models take at most 870 for
+/// four messages.
 const FUEL: u64 = 20_000;
 const FUEL_OF_MESSAGE: u64 = 500;
 
-/// Bytes of stack for each instruction: each may put a value into a new list, and lists within lists are compared, printed and dropped
-/// by recursion, which takes up to 800 bytes for each level, and without optimisation up to 3200.
+/// Bytes of stack for each instruction: each may put a value into a new list, and nested lists are compared, printed
+/// and dropped by recursion, which takes up to 800 bytes per level, and up to 3200 without optimisation.
 const STACK: usize = if cfg!(debug_assertions) { 4096 } else { 1024 };
 
-/// Bytes that a prompt may have beside 16 times those of its messages.
+/// Maximum bytes of a prompt in addition to 16 times those of its messages.
 const MOST_OUTPUT: usize = 1 << 20;
 
 /// A message of a conversation.
@@ -67,10 +67,10 @@ impl Message {
 pub(crate) struct Templates(Vec<(String, String)>);
 
 impl Templates {
-    /// The templates in the metadata of a GGUF file; many files have no template.
+    /// The templates in the metadata of a GGUF file; many files have none.
     ///
     /// # Errors
-    /// [`Error::File`] where a template is not a string.
+    /// [`Error::File`] if a template is not a string.
     pub(crate) fn from_gguf(metadata: Metadata<'_>) -> Result<Self> {
         let mut templates = Vec::new();
         for (key, _) in metadata.iter() {
@@ -87,7 +87,7 @@ impl Templates {
         Ok(Self(templates))
     }
 
-    /// The templates with these names; `default` is the one without a name.
+    /// The templates with these names; the unnamed one is called `default`.
     pub(crate) fn new(named: Vec<(String, String)>) -> Self {
         Self(named)
     }
@@ -233,8 +233,8 @@ impl ChatTemplate {
     }
 }
 
-/// Calls a function on a thread whose stack has this size in bytes; only the pages that it uses take memory. Where no thread can be
-/// created, the function runs on this one, whose stack suffices for templates that are not hostile.
+/// Calls a function on a thread with this stack size in bytes; only used pages take memory. If no thread can be
+/// created, calls the function on the current thread, whose stack suffices for templates that are not malicious.
 fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
     let spawned = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &call);
@@ -243,7 +243,7 @@ fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
     spawned.unwrap_or_else(call)
 }
 
-/// The error of a template.
+/// Converts the error of a template.
 fn failed(error: &minijinja::Error) -> Error {
     let reason = match error.kind() {
         ErrorKind::OutOfFuel => "it does not end, or takes far more steps than a template should".to_owned(),

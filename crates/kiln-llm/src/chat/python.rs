@@ -5,7 +5,7 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// Lists within lists that are written, at most.
+/// Maximum nesting depth of printed lists.
 const MOST_DEPTH: usize = 64;
 
 fn too_deep() -> Error {
@@ -15,7 +15,7 @@ fn too_deep() -> Error {
 /// The text of `str(value)`.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidOperation`] for values nested too deep.
+/// [`ErrorKind::InvalidOperation`] for values nested too deeply.
 pub(super) fn text(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
@@ -60,7 +60,7 @@ fn repr(value: &Value, depth: usize, to: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// A number; of floats the fewest digits that give it back.
+/// Prints a number; floats with the fewest digits that round-trip.
 fn number(value: &Value, to: &mut String) {
     let written = match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => match float.abs() {
@@ -76,7 +76,7 @@ fn number(value: &Value, to: &mut String) {
         },
         _ => write!(to, "{value}"),
     };
-    // A String takes everything.
+    // Writing to a String cannot fail.
     debug_assert!(written.is_ok());
 }
 
@@ -100,11 +100,11 @@ fn quoted(text: &str, to: &mut String) {
     to.push(quote);
 }
 
-/// How `json.dumps` writes.
+/// The options of `json.dumps`.
 struct Json {
-    /// Characters beyond ASCII as escapes.
+    /// Whether characters beyond ASCII are escaped.
     ascii: bool,
-    /// What a level is indented by.
+    /// The indentation of one level.
     indent: Option<String>,
     between_items: String,
     between_key_and_value: String,
@@ -114,12 +114,12 @@ struct Json {
 /// The filter `tojson`: `json.dumps`, with the defaults of transformers.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidOperation`] for values that JSON does not have, and those nested too deep.
+/// [`ErrorKind::InvalidOperation`] for values that JSON cannot represent, and for those nested too deeply.
 pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let given: Option<Value> = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
     let indent = match given {
         Some(indent) if indent.as_str().is_some() => indent.as_str().map(str::to_owned),
-        // More would be the work of somebody who wants to fill the memory.
+        // A larger indentation would only serve to exhaust the memory.
         Some(indent) => Some(" ".repeat(u8::try_from(indent)?.into())),
         None => None,
     };
@@ -179,7 +179,7 @@ impl Json {
         Ok(())
     }
 
-    /// Items between brackets, in lines of their own where there is an indent.
+    /// Prints items between brackets, on separate lines if there is an indentation.
     fn list(
         &self,
         brackets: [char; 2],

@@ -19,7 +19,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAY: u64 = 24 * 60 * 60;
 
-/// Seconds since 1970-01-01 00:00:00 UTC; 0 where the clock is before that.
+/// Seconds since 1970-01-01 00:00:00 UTC; 0 if the clock is before that.
 pub(super) fn now() -> u64 {
     let since = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
@@ -28,13 +28,13 @@ pub(super) fn now() -> u64 {
 /// A date of the proleptic Gregorian calendar.
 struct Date {
     year: u64,
-    /// 0 is January.
+    /// From 0, January.
     month: usize,
-    /// 1 to 31.
+    /// From 1 to 31.
     day: u64,
-    /// 0 is the first of January.
+    /// From 0, January 1.
     day_of_year: u64,
-    /// 0 is Sunday.
+    /// From 0, Sunday.
     weekday: usize,
 }
 
@@ -66,7 +66,7 @@ impl Date {
 /// Formats a time in seconds since 1970. `-` after the percent sign drops leading zeros, as in glibc.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidOperation`] for directives that it does not have.
+/// [`ErrorKind::InvalidOperation`] for unsupported directives.
 pub(super) fn format(seconds: u64, format: &str) -> Result<String, Error> {
     let date = Date::new(seconds / DAY);
     let (hour, minute, second) = (seconds % DAY / 3600, seconds % 3600 / 60, seconds % 60);
@@ -129,7 +129,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// Every directive; the expected texts are by Python 3.11 on Linux, in UTC.
+    /// Every directive; the expected texts are from Python 3.11 on Linux, in UTC.
     #[test]
     fn dates_are_those_of_python() {
         let all = "%a %A %b %B %d %e %-d %D %F %H %-I %I %j %m %-m %M %p %R %S %T %u %w %y %Y %%";

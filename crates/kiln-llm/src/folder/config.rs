@@ -11,7 +11,8 @@ use super::names::ExpertNames;
 use crate::config::MOST_LAYERS;
 use crate::{Error, Result};
 
-/// The most elements of a head: more than any model has, as factors are computed for them before weights are looked at.
+/// Maximum number of elements of a head: more than any model has, because factors are computed for them before the
+/// weights are read.
 const MOST_HEAD: usize = 1 << 16;
 
 /// Which layers have a window.
@@ -20,15 +21,15 @@ enum Windows {
     None,
     /// Every layer has the window of the file, or else this one, if any.
     All(Option<u32>),
-    /// With `use_sliding_window` those of `layer_types`, or from layer `max_window_layers` on.
+    /// With `use_sliding_window` the layers of `layer_types`, or those from `max_window_layers` on.
     Switched,
-    /// With `use_sliding_window` every layer, of the file's number of keys or else this.
+    /// With `use_sliding_window` every layer, with the file's number of keys or else this one.
     SwitchedAll(u32),
-    /// The layers that `layer_types` names, or else all but each n-th; n, and the window where the file has none.
+    /// The layers that `layer_types` names, or else all except each n-th; n, and the window if the file has none.
     Pattern(usize, u32),
 }
 
-/// What a `model_type` says, and the values of keys that a file may leave out.
+/// The meaning of a `model_type`, and the defaults of optional keys.
 #[derive(Debug, Clone, Copy)]
 struct Family {
     model_type: &'static str,
@@ -38,7 +39,7 @@ struct Family {
     windows: Windows,
     eps: f64,
     theta: f64,
-    /// Elements of a head. `None`: the width by the heads.
+    /// Elements of a head. `None`: the width divided by the heads.
     head: Option<u32>,
     /// Gemma: GELU, norms of 1 + w, scores scaled by a key.
     is_gemma: bool,
@@ -51,13 +52,13 @@ struct Family {
     mixture: Mixture,
 }
 
-/// What keys say of experts.
+/// The keys about experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mixture {
     None,
     /// All layers have experts, whose weights are normalised.
     Mixtral,
-    /// Layers may have none, experts have an extent of their own, and a key says whether weights are normalised.
+    /// Some layers may have none, experts have their own extent, and a key states whether weights are normalised.
     Qwen3,
 }
 
@@ -94,7 +95,7 @@ const GEMMA3: Family = Family {
     windows: Windows::Pattern(6, 4096),
     theta: 1e6,
     caps: [None; 2],
-    // Files of models with images leave them out.
+    // Files of models with images omit them.
     sizes: Some([8, 4, 131_072]),
     ..GEMMA2
 };
@@ -139,25 +140,25 @@ const ALL: &[Family] = &[
     Family { model_type: "olmo3", windows: Windows::Pattern(4, 4096), ..OLMO2 },
 ];
 
-/// What a `config.json` says.
+/// The translation of a `config.json`.
 #[derive(Debug)]
 pub(super) struct Translated {
     /// How tensors of mixtures are named.
     pub(super) experts: Option<ExpertNames>,
-    /// A GGUF file of metadata alone.
+    /// A GGUF file that contains only metadata.
     pub(super) metadata: Vec<u8>,
     pub(super) vocabulary: Option<usize>,
     /// Whether the embedding is the head.
     pub(super) tied: bool,
     /// Whether norms multiply by 1 + w.
     pub(super) plus_one: bool,
-    /// Which layers rotate queries and keys, where the file says it.
+    /// Which layers rotate queries and keys, if the file states it.
     pub(super) rotates: Option<Vec<bool>>,
-    /// The divisors of angles, by the names that GGUF files give them.
+    /// The divisors of angles, by their names in GGUF files.
     pub(super) divisors: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// An object of a file. Values that are null are as ones that are not there.
+/// An object of a file. Null values count as missing.
 #[derive(Clone, Copy)]
 pub(super) struct Object<'a> {
     pub(super) path: &'a Path,
@@ -178,7 +179,7 @@ impl<'a> Object<'a> {
         self.values.get(name).filter(|value| !value.is_null())
     }
 
-    /// The value of a key, as `read` takes it.
+    /// The value of a key, converted by `read`.
     fn read<T>(&self, name: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         read(value).map(Some).ok_or_else(|| {
@@ -224,7 +225,7 @@ impl<'a> Object<'a> {
         found.ok_or_else(|| self.wrong(format!("{name} is missing")))
     }
 
-    /// Refuses weights that are quantised in a way of their own.
+    /// Refuses weights that are quantised in formats of other programs.
     pub(super) fn refuse_quantised(&self) -> Result<()> {
         if self.get("quantization_config").is_none() {
             return Ok(());
@@ -234,7 +235,7 @@ impl<'a> Object<'a> {
         Err(self.wrong(reason.to_owned()))
     }
 
-    /// One number of a token or several.
+    /// One token number or several.
     pub(super) fn tokens(&self, name: &str) -> Result<Vec<u32>> {
         let id = |value: &Value| value.as_u64()?.try_into().ok();
         let read = |value: &Value| match value {
@@ -245,14 +246,14 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Keys that are written.
+/// The keys to be written.
 pub(super) struct Keys {
     architecture: &'static str,
     writer: Writer<'static>,
 }
 
 impl Keys {
-    /// The name of the architecture alone.
+    /// Keys with only the name of the architecture.
     pub(super) fn new(architecture: &'static str) -> Result<Self> {
         let mut writer = Writer::new();
         writer.set("general.architecture", &architecture)?;
@@ -267,7 +268,7 @@ impl Keys {
         self.set(name, &(value as f32))
     }
 
-    /// A GGUF file of these metadata alone.
+    /// A GGUF file that contains only these metadata.
     pub(super) fn into_file(self) -> Vec<u8> {
         let mut file = Vec::new();
         self.writer.write(&mut file).expect("a Vec takes everything");
@@ -288,8 +289,8 @@ pub(super) fn model_types() -> String {
 /// Translates the `config.json` of a decoder.
 ///
 /// # Errors
-/// [`Error::NotADecoder`] and [`Error::UnsupportedArchitecture`] for a `model_type` of no decoder that kiln has; [`Error::Folder`] for keys that are missing, of
-/// another type, or ask for what is not computed.
+/// [`Error::NotADecoder`] and [`Error::UnsupportedArchitecture`] for the `model_type` of an unsupported decoder;
+/// [`Error::Folder`] for keys that are missing, of another type, or request unsupported features.
 pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let outer = Object::of(path, json)?;
     let model_type = outer.needed("model_type", outer.text("model_type")?)?;
@@ -298,7 +299,7 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
         Some(architecture) => Error::NotADecoder { architecture },
         None => Error::unsupported_architecture(model_type, model_types()),
     })?;
-    // Models of texts and images have the decoder's keys in an object of their own.
+    // Models of texts and images have the decoder's keys in a nested object.
     let config =
         if model_type == "gemma3" { outer.needed("text_config", outer.object("text_config")?)? } else { outer };
     refuse_what_is_not_computed(&outer, &config, &family)?;
@@ -339,7 +340,7 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
         for (name, default) in names.into_iter().zip(family.caps) {
             let cap = match config.positive(name)? {
                 Some(cap) => cap as f32,
-                // Null is no cap.
+                // Null means no cap.
                 None if config.values.contains_key(name) => 0.0,
                 None => default.unwrap_or(0.0),
             };
@@ -363,7 +364,7 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let rotates = match family.has_no_rope_layers {
         false => None,
         true => {
-            // Ones are layers that do rotate.
+            // 1 marks layers that rotate.
             let read = |value: &Value| value.as_u64().filter(|&n| n <= 1).map(|n| n == 1);
             let each = config.list("no_rope_layers", "a list of 0 and 1", read)?;
             let interval = config.count("no_rope_layer_interval")?.unwrap_or(4);
@@ -400,7 +401,7 @@ fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: 
         true => (&["hidden_activation", "hidden_act"][..], "gelu_pytorch_tanh"),
         false => (&["hidden_act"][..], "silu"),
     };
-    // The first counts.
+    // The first wins.
     for name in names {
         match config.text(name)? {
             None => {}
@@ -416,14 +417,14 @@ fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: 
     Ok(())
 }
 
-/// Writes how many experts there are, and how they are chosen.
+/// Writes the number of experts, and how they are selected.
 fn experts(config: &Object<'_>, family: &Family, keys: &mut Keys) -> Result<()> {
     let (count, used) = match family.mixture {
         Mixture::None => return Ok(()),
         Mixture::Mixtral => (8, 2),
         Mixture::Qwen3 => (128, 8),
     };
-    // Both names of both: newer files have the first.
+    // Both have two names: newer files use the first.
     let found = match config.count("num_local_experts")? {
         None => config.count("num_experts")?,
         found => found,
@@ -499,7 +500,7 @@ fn windows(config: &Object<'_>, family: &Family, layers: usize, keys: &mut Keys)
     keys.set("attention.sliding_window_pattern", &each)
 }
 
-/// The type of scaling that an object of the configuration names; `default` without one.
+/// The scaling type in an object of the configuration; `default` without one.
 fn kind_of<'a>(rope: Option<Object<'a>>) -> Result<&'a str> {
     let Some(rope) = rope else { return Ok("default") };
     Ok(match rope.text("rope_type")? {
@@ -508,7 +509,7 @@ fn kind_of<'a>(rope: Option<Object<'a>>) -> Result<&'a str> {
     })
 }
 
-/// Writes how queries and keys are rotated, and returns the divisors that GGUF files have as tensors.
+/// Writes the rotations of queries and keys, and returns the divisors that GGUF files contain as tensors.
 fn rotations(
     config: &Object<'_>,
     family: &Family,
@@ -516,7 +517,7 @@ fn rotations(
     context: u32,
     keys: &mut Keys,
 ) -> Result<Vec<(&'static str, Vec<f32>)>> {
-    // The first since transformers 5, by the type of a layer where these differ.
+    // `rope_parameters` since transformers 5, by layer type if the types differ.
     let mut rope = match config.object("rope_parameters")? {
         None => config.object("rope_scaling")?,
         rope => rope,
@@ -567,7 +568,7 @@ fn rotations(
     keys.set("rope.dimension_count", &rotated)?;
 
     let kind = kind_of(rope)?;
-    // Without an object there is nothing to scale by.
+    // Without an object there is no scaling.
     let (Some(rope), false) = (rope, kind == "default") else {
         keys.set("rope.scaling.type", &"none")?;
         return Ok(Vec::new());
@@ -617,7 +618,7 @@ fn rotations(
                 return Err(rope.wrong("truncate: a ramp of yarn that ends between pairs is not supported".to_owned()));
             }
             let by = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
-            // Zero is as one that is not there.
+            // Zero counts as missing.
             let scale = |name: &str| Ok::<_, Error>(rope.number(name)?.filter(|&scale| scale != 0.0));
             let magnitude = match (rope.positive("attention_factor")?, scale("mscale")?, scale("mscale_all_dim")?) {
                 (Some(magnitude), ..) => magnitude,
@@ -627,7 +628,7 @@ fn rotations(
             keys.number("rope.scaling.yarn_attn_factor", magnitude)?;
             Ok(Vec::new())
         }
-        // The second is the name in files of 2024.
+        // `su` is the name in files of 2024.
         "longrope" | "su" => {
             keys.set("rope.scaling.type", &"longrope")?;
             if let Some(name) = ["short_mscale", "long_mscale"].iter().find(|name| rope.get(name).is_some()) {
@@ -674,7 +675,7 @@ mod tests {
         translate(Path::new("config.json"), json)
     }
 
-    /// As files of Gemma 3 with images are, which leave most keys out.
+    /// Like files of Gemma 3 with images, which omit most keys.
     #[test]
     fn keys_that_are_missing_have_the_defaults_of_transformers() {
         let json = json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560,

@@ -11,7 +11,7 @@ use crate::architecture::encoder;
 use crate::embedding::Sentences;
 use crate::{Error, Pooling, Result};
 
-/// Values of `model_type` whose models are encoders. They are the names of their architectures, too.
+/// Values of `model_type` of encoders, which are also the names of their architectures.
 const MODEL_TYPES: &[&str] = &["bert"];
 
 /// The encoder that a `model_type` names.
@@ -24,10 +24,10 @@ pub(super) fn model_types() -> String {
     MODEL_TYPES.join(", ")
 }
 
-/// What a `config.json` says.
+/// The translation of a `config.json`.
 #[derive(Debug)]
 pub(super) struct Translated {
-    /// A GGUF file of metadata alone.
+    /// A GGUF file that contains only metadata.
     pub(super) metadata: Vec<u8>,
     pub(super) vocabulary: Option<usize>,
 }
@@ -35,8 +35,8 @@ pub(super) struct Translated {
 /// Translates the `config.json` of an encoder.
 ///
 /// # Errors
-/// [`Error::NotAnEncoder`] and [`Error::UnsupportedArchitecture`] for another `model_type`; [`Error::Folder`] for keys that are
-/// missing, of another type, or ask for what is not computed.
+/// [`Error::NotAnEncoder`] and [`Error::UnsupportedArchitecture`] for another `model_type`; [`Error::Folder`] for keys
+/// that are missing, of another type, or request unsupported features.
 pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let config = Object::of(path, json)?;
     let model_type = config.needed("model_type", config.text("model_type")?)?;
@@ -62,7 +62,7 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
 
 fn refuse_what_is_not_computed(config: &Object<'_>) -> Result<()> {
     config.refuse_quantised()?;
-    // What each key has to be, which it is where it is missing, too.
+    // The only supported value of each key, which is also its default.
     for (name, expected) in [("hidden_act", "gelu"), ("position_embedding_type", "absolute")] {
         if let Some(found) = config.text(name)?.filter(|&found| found != expected) {
             let found = found.escape_debug();
@@ -75,12 +75,12 @@ fn refuse_what_is_not_computed(config: &Object<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Reads how a folder's texts become embeddings: `modules.json`, or `1_Pooling` without it, `sentence_bert_config.json`, and
-/// `model_max_length` of `tokenizer_config.json`. What no file says is as sentence-transformers has it: the mean, and texts of any
-/// length, which `usize::MAX` expresses.
+/// Reads how a folder's texts become embeddings: `modules.json`, or `1_Pooling` without it,
+/// `sentence_bert_config.json`, and `model_max_length` of `tokenizer_config.json`. The defaults are those of
+/// sentence-transformers: the mean, and texts of any length, which is `usize::MAX`.
 ///
 /// # Errors
-/// [`Error::Folder`] for files that are not valid, and for modules and ways of pooling that are not computed.
+/// [`Error::Folder`] for invalid files, and for unsupported modules and kinds of pooling.
 pub(super) fn sentences(folder: &Path) -> Result<Sentences> {
     let pooling = match modules(folder)? {
         Some(pooling) => pooling,
@@ -108,7 +108,7 @@ pub(super) fn sentences(folder: &Path) -> Result<Sentences> {
     Ok(Sentences { pooling, max_tokens: most.unwrap_or(usize::MAX), lower_case })
 }
 
-/// The folder of the module that pools, where `modules.json` names one; `None` without such a file.
+/// The folder of the pooling module in `modules.json`; `None` without such a file.
 fn modules(folder: &Path) -> Result<Option<Option<String>>> {
     let path = folder.join("modules.json");
     let Some(found) = json(&path)? else { return Ok(None) };
@@ -121,7 +121,7 @@ fn modules(folder: &Path) -> Result<Option<Option<String>>> {
         match kind.rsplit('.').next().unwrap_or_default() {
             "Transformer" if part.is_empty() => {}
             "Pooling" if pooling.is_none() && is_plain(part) => pooling = Some(part.to_owned()),
-            // Whether embeddings have length 1 is an option.
+            // Normalisation is an option of kiln.
             "Normalize" => {}
             _ => {
                 let (kind, part) = (kind.escape_debug(), part.escape_debug());
@@ -136,7 +136,7 @@ fn modules(folder: &Path) -> Result<Option<Option<String>>> {
     Ok(Some(pooling))
 }
 
-/// How a module pools: `pooling_mode`, or the one of the older keys that is true.
+/// The pooling of a module: `pooling_mode`, or the one of the older keys that is true.
 fn pooling_of(path: &Path) -> Result<Pooling> {
     let found = needed(path)?;
     let config = Object::of(path, &found)?;

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::embedding::Sentences;
 use crate::{Error, ModelKind, Result, Tokenizer};
 
-/// The most bytes of a file of JSON or of a template, so that memory is not filled with one that is not such a file.
+/// Maximum bytes of a JSON or template file, so that another file does not fill the memory.
 const MOST_TEXT: u64 = 1 << 30;
 
 /// A safetensors file.
@@ -80,7 +80,7 @@ impl Folder {
     fn with(path: &Path, load: impl Fn(&Path) -> kiln_gguf::Result<Bytes>) -> Result<Self> {
         let config = needed(&path.join("config.json"))?;
         let (one, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
-        // The name of each tensor, where an index has it, with its file.
+        // The tensor names of the index, if there is one, each with its file.
         let (mut expected, mut paths) = (Vec::new(), Vec::new());
         if one.exists() {
             paths.push(one);
@@ -89,7 +89,7 @@ impl Folder {
             let map = map.ok_or_else(|| Error::folder(&index, "weight_map, an object, is expected"))?;
             let mut names = BTreeSet::new();
             for (tensor, file) in map {
-                // A file elsewhere is not one of the folder.
+                // A file outside of the folder is not accepted.
                 let file = file.as_str().filter(|file| is_plain(file)).ok_or_else(|| {
                     let reason = format!("tensor {tensor:?} is not given the name of a file in the folder, {file}");
                     Error::folder(&index, reason)
@@ -162,7 +162,7 @@ impl Folder {
         }
     }
 
-    /// The objects of `config.json` with keys of a model: all of it, and what a model with images says of its decoder.
+    /// The objects of `config.json` with keys of a model: the whole, and the decoder's object in a model with images.
     fn objects(&self) -> impl Iterator<Item = &Value> {
         std::iter::once(&self.config).chain(self.config.get("text_config"))
     }
@@ -203,7 +203,7 @@ impl Folder {
             begins.extend(object.tokens("bos_token_id")?);
             ends.extend(object.tokens("eos_token_id")?);
         }
-        // A token that tokenizer_config.json leaves out does not exist.
+        // A token that tokenizer_config.json omits does not exist.
         let [bos, eos] = match config {
             Some(_) => named,
             None => [begins.first().copied(), ends.first().copied()],
@@ -214,7 +214,7 @@ impl Folder {
     /// The chat templates: `chat_template.jinja`, and those of `tokenizer_config.json`.
     ///
     /// # Errors
-    /// [`Error::Folder`] where a file is not valid.
+    /// [`Error::Folder`] if a file is invalid.
     #[cfg(feature = "chat")]
     pub(crate) fn templates(&self) -> Result<Templates> {
         let mut templates = Vec::new();
@@ -226,7 +226,7 @@ impl Folder {
         let wrong = || Error::folder(&path, "chat_template is neither a template nor a list of such with names");
         match config.as_ref().and_then(|config| config.get("chat_template")) {
             None | Some(Value::Null) => {}
-            // The first counts.
+            // The first wins.
             Some(Value::String(template)) => templates.push((DEFAULT.to_owned(), template.clone())),
             Some(Value::Array(several)) => {
                 for each in several {
@@ -239,7 +239,7 @@ impl Folder {
         Ok(Templates::new(templates))
     }
 
-    /// How texts become embeddings, as the files of sentence-transformers say.
+    /// How texts become embeddings, from the files of sentence-transformers.
     ///
     /// # Errors
     /// The errors of [`encoder::sentences`].
@@ -247,10 +247,10 @@ impl Folder {
         encoder::sentences(&self.path)
     }
 
-    /// The rows of the embedding of tokens, which has this name, where `config.json` does not say another number.
+    /// The number of rows of the token embedding with this name, which must agree with `config.json`.
     ///
     /// # Errors
-    /// [`Error::File`] where it is missing, [`Error::Folder`] for another number.
+    /// [`Error::File`] if it is missing, [`Error::Folder`] for another number.
     fn rows_of_embedding(&self, name: &str, said: Option<usize>) -> Result<usize> {
         let found = self.by_name.get(name).and_then(|&(file, at)| self.files[file].infos[at].shape.first().copied());
         let missing = || Error::File(kiln_gguf::Error::MissingTensor { name: name.to_owned() });
@@ -264,10 +264,11 @@ impl Folder {
         }
     }
 
-    /// What the folder says of its encoder, and its weights.
+    /// The folder's configuration of an encoder, and its weights.
     ///
     /// # Errors
-    /// The errors of [`encoder::translate`] and [`EncoderConfig::read`]; [`Error::Folder`] where they contradict the weights.
+    /// The errors of [`encoder::translate`] and [`EncoderConfig::read`]; [`Error::Folder`] if they contradict the
+    /// weights.
     pub(crate) fn into_encoder(self) -> Result<(EncoderConfig, Weights)> {
         let translated = encoder::translate(&self.path.join("config.json"), &self.config)?;
         let names = EncoderNames::of_tensors(|name| self.by_name.contains_key(name));
@@ -279,17 +280,17 @@ impl Folder {
         Ok((config, weights))
     }
 
-    /// What the folder says of its decoder, and its weights.
+    /// The folder's configuration of a decoder, and its weights.
     ///
     /// # Errors
-    /// The errors of [`config::translate`] and [`Config::read`]; [`Error::Model`] where both contradict the weights.
+    /// The errors of [`config::translate`] and [`Config::read`]; [`Error::Model`] if both contradict the weights.
     pub(crate) fn into_parts(self) -> Result<(Config, Weights)> {
         let path = self.path.join("config.json");
         let translated = config::translate(&path, &self.config)?;
         let prefix = DecoderNames::prefix(|name| self.by_name.contains_key(name));
         let vocabulary = self.rows_of_embedding(&format!("{prefix}embed_tokens.weight"), translated.vocabulary)?;
         let mut config = Config::read(Gguf::parse(&translated.metadata)?.metadata(), vocabulary)?;
-        // Files of folders have the rows of queries and keys in the order of rotations of halves.
+        // Folders store the rows of queries and keys in the order for half rotations.
         config.architecture.rope = kiln::op::RopeStyle::HalfSplit;
         if let Some(rotates) = &translated.rotates {
             for (layer, &rotates) in config.layers.iter_mut().zip(rotates) {
@@ -310,7 +311,7 @@ impl Folder {
             plus_one: translated.plus_one,
             computed: translated.divisors,
         };
-        // Without it the embedding would be the head.
+        // Otherwise the embedding would be used as the head.
         if !translated.tied && !weights.has("output.weight") {
             let name = names.of("output.weight").unwrap_or_default();
             return Err(Error::File(kiln_gguf::Error::MissingTensor { name }));
@@ -319,7 +320,7 @@ impl Folder {
     }
 }
 
-/// Whether a name is that of a file in a folder, and no path.
+/// Whether a name is a plain file name without a path.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
@@ -329,7 +330,7 @@ fn missing(path: &Path) -> Error {
     Error::folder(path, "the file is missing")
 }
 
-/// The text of a file, where there is one.
+/// The text of a file, if it exists.
 pub(crate) fn text(path: &Path) -> Result<Option<String>> {
     if !path.exists() {
         return Ok(None);
@@ -343,7 +344,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>> {
     Ok(Some(text.map_err(|_| Error::folder(path, "it is not UTF-8"))?))
 }
 
-/// The JSON of a file, where there is one.
+/// The JSON of a file, if it exists.
 fn json(path: &Path) -> Result<Option<Value>> {
     let Some(text) = text(path)? else { return Ok(None) };
     let value = serde_json::from_str(&text).map_err(|error| Error::folder(path, format!("not valid JSON: {error}")))?;

@@ -3,7 +3,7 @@
 use crate::adapter::MODULES;
 use crate::architecture::Norms;
 
-/// Parts of names that differ: of a layer, in GGUF files and in folders.
+/// Parts of layer tensor names that differ between GGUF files and folders.
 const PARTS: &[(&str, &str)] = &[
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -20,7 +20,7 @@ const PARTS: &[(&str, &str)] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ExpertNames {
     router: &'static str,
-    /// What the matrices of experts are below, by number.
+    /// The module that contains the numbered experts.
     experts: &'static str,
     /// Gate, up and down.
     matrices: [&'static str; 3],
@@ -44,7 +44,7 @@ impl ExpertNames {
     }
 }
 
-/// The same of norms, which depend on where an architecture has norms.
+/// The same for norms, whose names depend on where an architecture has norms.
 const fn norms(of: Norms) -> &'static [(&'static str, &'static str)] {
     match of {
         Norms::Before => &[("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")],
@@ -60,14 +60,14 @@ const fn norms(of: Norms) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What the decoder's names begin with: of a model of texts, and of texts and images in older and newer files.
+/// The prefixes of a decoder's names: for text models, and for models of texts and images in older and newer files.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
-/// What the names of tensors of parts begin with that are not computed: those that see images.
+/// The prefixes of unused tensors: the image encoders.
 const IMAGES: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
-/// How a folder names its tensors.
+/// The naming scheme of a folder's tensors.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Names {
     Decoder(DecoderNames),
@@ -83,7 +83,7 @@ impl Names {
         }
     }
 
-    /// Whether a tensor changes nothing, so that it may be there and not be read.
+    /// Whether a tensor has no effect, so that it may remain unread.
     pub(super) fn is_idle(&self, name: &str) -> bool {
         match self {
             Self::Decoder(names) => names.is_idle(name),
@@ -102,12 +102,12 @@ pub(super) struct DecoderNames {
     pub(super) fused: bool,
     /// Whether the embedding is the head.
     pub(super) tied: bool,
-    /// Of layers whose feed-forward parts are mixtures.
+    /// For layers whose feed-forward parts are mixtures.
     pub(super) experts: Option<ExpertNames>,
 }
 
 impl DecoderNames {
-    /// What the names of this folder begin with.
+    /// The prefix of this folder's names.
     pub(super) fn prefix(has: impl Fn(&str) -> bool) -> &'static str {
         PREFIXES.into_iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight"))).unwrap_or(PREFIXES[0])
     }
@@ -139,7 +139,7 @@ impl DecoderNames {
         Some(format!("{prefix}layers.{layer}.{theirs}.{kind}"))
     }
 
-    /// Those of images, a head that is the embedding, and frequencies that follow from the base.
+    /// Tensors of images, a head that equals the embedding, and frequencies that follow from the base.
     fn is_idle(&self, name: &str) -> bool {
         IMAGES.iter().any(|images| name.starts_with(images))
             || name.ends_with(".rotary_emb.inv_freq")
@@ -147,11 +147,11 @@ impl DecoderNames {
     }
 }
 
-/// The digits of the layer, and the projection as GGUF files name it, of a module of a decoder as transformers names it.
+/// The layer's digits and the GGUF name of the projection, from a decoder module's name in transformers.
 pub(crate) fn adapted_module(module: &str) -> Option<(&str, &'static str)> {
     let module = PREFIXES.into_iter().find_map(|prefix| module.strip_prefix(prefix)?.strip_prefix("layers."))?;
     let (layer, part) = module.split_once('.')?;
-    // Gate and up in one have the name of up in GGUF files.
+    // A matrix that stacks gate and up has the name of up in GGUF files.
     let ours = match part {
         "mlp.up_proj" | "mlp.gate_up_proj" => "ffn_up",
         _ => PARTS.iter().find(|(ours, theirs)| *theirs == part && MODULES.contains(ours))?.0,
@@ -159,7 +159,7 @@ pub(crate) fn adapted_module(module: &str) -> Option<(&str, &'static str)> {
     Some((layer, ours))
 }
 
-/// Parts of an encoder's names: of the model, and of a layer.
+/// Parts of an encoder's names, in the model and in layers.
 const ENCODER: &[(&str, &str)] = &[
     ("token_embd", "embeddings.word_embeddings"),
     ("position_embd", "embeddings.position_embeddings"),
@@ -180,14 +180,14 @@ const ENCODER_PARTS: &[(&str, &str)] = &[
 /// The names of an encoder.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EncoderNames {
-    /// What they begin with: nothing, or `bert.` in a model with a head.
+    /// Their prefix: empty, or `bert.` in a model with a head.
     prefix: &'static str,
-    /// Whether norms have `gamma` and `beta`, as files of the first years do.
+    /// Whether norms are named `gamma` and `beta`, as in files of the first years.
     greek: bool,
 }
 
 impl EncoderNames {
-    /// The names of a folder that has these tensors.
+    /// The naming scheme of a folder with these tensors.
     pub(super) fn of_tensors(has: impl Fn(&str) -> bool) -> Self {
         let names = |prefix| Self { prefix, greek: has(&format!("{prefix}embeddings.LayerNorm.gamma")) };
         let (plain, inner) = (names(""), names("bert."));
@@ -216,14 +216,14 @@ impl EncoderNames {
         Some(format!("{}{part}.{kind}", self.prefix))
     }
 
-    /// Those of heads that embeddings do not pass through, and the numbers of positions.
+    /// Tensors of heads that embeddings do not pass through, and the position numbers.
     fn is_idle(&self, name: &str) -> bool {
         let inner = name.strip_prefix(self.prefix);
         inner.is_some_and(|name| name.starts_with("pooler.")) || is_position_ids(name) || name.starts_with("cls.")
     }
 }
 
-/// Whether a tensor of an encoder counts positions: integers that nothing is computed with, which are no weights.
+/// Whether a tensor of an encoder contains position numbers: unused integers, not weights.
 pub(super) fn is_position_ids(name: &str) -> bool {
     matches!(name, "embeddings.position_ids" | "bert.embeddings.position_ids")
 }

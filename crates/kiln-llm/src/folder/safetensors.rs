@@ -11,10 +11,10 @@ use serde::de::{Error as _, MapAccess, Visitor};
 
 use crate::{Error, Result};
 
-/// The most bytes of a header, as in the reference implementation.
+/// Maximum bytes of a header, as in the reference implementation.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Names of element types and their bits.
+/// Names of element types, and their bits.
 const TYPES: &[(&str, u64)] = &[
     ("BOOL", 8),
     ("F4", 4),
@@ -38,7 +38,7 @@ const TYPES: &[(&str, u64)] = &[
     ("U64", 64),
 ];
 
-/// What a file says of a tensor, checked against the file.
+/// A tensor of a header, checked against the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) name: String,
@@ -51,7 +51,7 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// The type as kiln computes with it, for those types that weights may have.
+    /// The element type in kiln, if weights may have it.
     pub(crate) fn computed(&self) -> Option<DType> {
         match self.dtype {
             "F32" => Some(DType::F32),
@@ -104,10 +104,10 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// The tensors of a file, in the order of their bytes. They tile its data.
+/// The tensors of a file, in the order of their bytes. They cover its data without gaps.
 ///
 /// # Errors
-/// [`Error::Folder`] names the file and, where it is one tensor that is wrong, the tensor.
+/// [`Error::Folder`] names the file and, for a defect of one tensor, the tensor.
 pub(crate) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Info>> {
     let wrong = |reason: String| Error::folder(path, format!("not a valid safetensors file: {reason}"));
     let (len, rest) = file
@@ -118,11 +118,11 @@ pub(crate) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Info>> {
     if len > most {
         return Err(wrong(format!("its header announces {len} bytes, at most {most} are possible: download it again")));
     }
-    // Not more than the file has, so it fits.
+    // At most the length of the file, so it fits.
     let (header, data) = rest.split_at(len as usize);
-    // A copy, as a mapped file may change after its UTF-8 was checked.
+    // A copy, because a mapped file may change after the UTF-8 check.
     let header = String::from_utf8(header.to_vec()).map_err(|_| wrong("its header is not UTF-8".to_owned()))?;
-    // Anything but spaces behind the object is an error, and so are values that are nested deeply.
+    // Anything except spaces after the object is an error, and so are deeply nested values.
     let Header(entries) = serde_json::from_str(&header).map_err(|error| wrong(error.to_string()))?;
     let mut infos = Vec::with_capacity(entries.len());
     for (name, Entry { dtype, shape, data_offsets: [begin, end] }) in entries {
@@ -199,7 +199,7 @@ mod tests {
         );
         assert_eq!(infos.iter().map(Info::computed).collect::<Vec<_>>(), [Some(DType::F32), None, Some(DType::Bf16)]);
         assert_eq!(parsed(&self::file("{}", 0)).unwrap(), []);
-        // A scalar has one element, two of 4 bits have one byte.
+        // A scalar has one element, two 4-bit elements have one byte.
         let scalars = r#"{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},"b":{"dtype":"F4","shape":[2],"data_offsets":[1,2]}}"#;
         assert_eq!(parsed(&self::file(scalars, 2)).unwrap().len(), 2);
     }

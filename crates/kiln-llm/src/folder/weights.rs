@@ -10,20 +10,20 @@ use super::names::Names;
 use super::{File, safetensors};
 use crate::{Error, Result};
 
-/// Where the weights of a folder are.
+/// The weights of a folder.
 #[derive(Debug)]
 pub(crate) struct Weights {
     pub(super) files: Vec<File>,
-    /// The file of a tensor, and its place among those of the file.
+    /// The file of each tensor, and the tensor's index in the file.
     pub(super) by_name: HashMap<String, (usize, usize)>,
     pub(super) names: Names,
     /// Whether norms multiply by 1 + w.
     pub(super) plus_one: bool,
-    /// Tensors that GGUF files have and folders do not.
+    /// Tensors that GGUF files contain and folders do not.
     pub(super) computed: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// Bytes of a file, which keep it open.
+/// The bytes of a file, which keep it open.
 struct Part {
     file: Arc<kiln_gguf::Bytes>,
     at: Range<usize>,
@@ -53,11 +53,12 @@ impl Weights {
         self.stored(name)?.1.shape.first().copied()
     }
 
-    /// Some rows of a tensor. Vectors become f32; matrices share the bytes of their file, but for those that begin at an address
-    /// that their elements cannot have: these become f32, too, which takes up to twice their memory.
+    /// Some rows of a tensor. Vectors become f32. Matrices share the bytes of their file, except that misaligned ones
+    /// become f32 too, which takes up to twice their memory.
     ///
     /// # Errors
-    /// [`Error::File`] for a missing tensor, [`Error::Folder`] for a type that weights cannot have, [`Error::Model`] for other extents.
+    /// [`Error::File`] for a missing tensor, [`Error::Folder`] for a type that weights cannot have, [`Error::Model`]
+    /// for other extents.
     pub(crate) fn rows_of(&self, name: &str, dims: &[usize], rows: Range<usize>) -> Result<Tensor> {
         let other = |name: &str, shape: &[usize]| {
             Error::model("weights", format!("{name} is {shape:?}, config.json asks for {dims:?}"))
@@ -69,7 +70,7 @@ impl Weights {
             };
         }
         let Some((file, info)) = self.stored(name) else {
-            // As the folder would name it, where it would have it.
+            // The name that the folder would use.
             let name = self.names.of(name).unwrap_or_else(|| name.to_owned());
             return Err(Error::File(kiln_gguf::Error::MissingTensor { name }));
         };
@@ -96,7 +97,7 @@ impl Weights {
         Ok(Tensor::from_vec(values, &all)?)
     }
 
-    /// A tensor that nobody asked for by any of these names.
+    /// A tensor that was not requested under any of these names.
     pub(crate) fn unread(&self, read: &HashSet<String>) -> Option<String> {
         let read: HashSet<String> = read.iter().filter_map(|name| self.names.of(name)).collect();
         let infos = self.files.iter().flat_map(|file| &file.infos).map(|info| &*info.name);

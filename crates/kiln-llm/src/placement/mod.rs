@@ -19,13 +19,14 @@ use crate::{Model, Result};
 /// layers before run on the CPU, and what passes between them crosses once for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceLayers {
-    /// All or none, as predicted, where the memory of the GPU takes them; otherwise as many as it takes, where that is predicted to be
-    /// faster than the CPU alone. On an engine that forces a GPU it is all of them, or [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// All layers or none, as predicted, if they fit the memory of the GPU; otherwise as many as fit, if that is
+    /// predicted to be faster than the CPU alone. On an engine that forces a GPU all layers run there, or the result is
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[default]
     Predicted,
-    /// As many as the memory of the GPU takes, whatever is predicted.
+    /// As many as fit the memory of the GPU, whatever is predicted.
     Fitting,
-    /// This many.
+    /// This many of the last layers.
     Last(usize),
 }
 
@@ -124,7 +125,7 @@ impl fmt::Display for MemoryPlan {
     }
 }
 
-/// The places of layers, each with the first layer that runs there; empty where the engine decides about each graph.
+/// The placements of layers, each with its first layer; empty if the engine decides about each graph.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Placing(Vec<(String, usize)>);
 
@@ -133,43 +134,43 @@ impl Placing {
         Ok(batch.pin(to.map(|(place, _)| &**place))?)
     }
 
-    /// Pins what is recorded next to the place of the embedding.
+    /// Pins the operations recorded next to the placement of the embedding.
     pub(crate) fn pin_embedding(&self, batch: &mut Batch<'_>) -> Result<()> {
         Self::pin(batch, self.0.first())
     }
 
-    /// Pins what is recorded next to the place of a layer.
+    /// Pins the operations recorded next to the placement of a layer.
     pub(crate) fn pin_layer(&self, batch: &mut Batch<'_>, layer: usize) -> Result<()> {
         Self::pin(batch, self.0.iter().rfind(|(_, first)| *first <= layer))
     }
 
-    /// Pins what is recorded from now on to the place of the head.
+    /// Pins the operations recorded from now on to the placement of the head.
     pub(crate) fn pin_head(&self, batch: &mut Batch<'_>) -> Result<()> {
         Self::pin(batch, self.0.last())
     }
 }
 
-/// What is to be placed.
+/// The requested session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    /// Tokens that each sequence has room for.
+    /// Tokens per sequence.
     pub(crate) context: usize,
     pub(crate) cache: DType,
-    /// Sequences whose keys and values are kept.
+    /// Number of sequences with keys and values.
     pub(crate) sequences: usize,
     pub(crate) adapters: Option<&'a ActiveAdapters>,
 }
 
-/// Whether an engine has a GPU: without one there is nothing to place.
+/// Whether an engine has a GPU: without one there is nothing to decide.
 #[cfg(not(browser_gpu))]
 fn has_gpus(model: &Model<'_>) -> bool {
     model.engine.places().iter().any(is_gpu)
 }
 
-/// Where the layers of a model run, and the plan of it, where the engine has GPUs.
+/// Where the layers of a model run, and, if the engine has GPUs, the memory plan.
 ///
 /// # Errors
-/// Those of [`plan`].
+/// The errors of [`plan`].
 #[cfg(not(browser_gpu))]
 pub(crate) fn placed<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placing, Option<MemoryPlan>)> {
     if has_gpus(model) || matches!(model.device_layers, DeviceLayers::Fitting | DeviceLayers::Last(1..)) {
@@ -178,7 +179,7 @@ pub(crate) fn placed<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Plac
     Ok((Placing::default(), None))
 }
 
-/// A page has one GPU, whose memory nobody tells: where it has one, everything runs there.
+/// A page has one GPU, which does not report its memory: if there is one, everything runs there.
 #[cfg(browser_gpu)]
 pub(crate) fn placed<'m>(_: &'m Model<'m>, _: Asked<'m>) -> Result<(Placing, Option<MemoryPlan>)> {
     Ok((Placing::default(), None))

@@ -10,16 +10,16 @@ use crate::architecture::{Forward, Recorded, Step};
 use crate::session::{caches, fewest_of_parts, parts_for, rows_for};
 use crate::{Error, Model, Result};
 
-/// Of what a driver says is free this share is left alone: code, graphs of the driver and the granularity of allocations take some
-/// of it.
+/// One part in this many of the free memory that a driver reports stays unused: code, the driver's graphs and the
+/// granularity of allocations need some of it.
 const LEFT_FREE: u64 = 32;
 
-/// Bytes of allocations for tensors in some memory.
+/// Bytes of allocations for tensors in a memory.
 fn bytes<'t>(memory: DeviceMemory, tensors: impl IntoIterator<Item = &'t Tensor>) -> u64 {
     tensors.into_iter().map(|tensor| memory.allocation(tensor.ty().bytes() as u64)).fold(0, u64::saturating_add)
 }
 
-/// A GPU that layers may be placed on.
+/// A GPU on which layers may be placed.
 struct Device {
     place: usize,
     memory: DeviceMemory,
@@ -27,7 +27,7 @@ struct Device {
     scratch: u64,
 }
 
-/// What placing a model needs to know.
+/// The data that placing a model needs.
 struct Planner<'m, 'a> {
     model: &'m Model<'m>,
     asked: Asked<'a>,
@@ -35,18 +35,18 @@ struct Planner<'m, 'a> {
     layers: Vec<Vec<&'a Tensor>>,
     /// Bytes of the keys and of the values of one layer and one token.
     token: [u64; 2],
-    /// Predicted seconds of a token on each place of the engine, and the place of the CPU.
+    /// Predicted seconds of a token on each placement of the engine, and the CPU placement.
     seconds: Vec<f64>,
     cpu: usize,
-    /// [`Planner::scratch`] of the host, once it was asked for.
+    /// [`Planner::scratch`] of the host, computed when first requested.
     host_scratch: OnceCell<u64>,
 }
 
-/// Decides where the layers of a model run, and what that takes.
+/// Decides where the layers of a model run, and plans the memory.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`] where it does not fit the GPU that it is to run on; [`Error::Model`] for more layers than there are, and for
-/// layers on a GPU that the engine does not have; [`Error::Kiln`].
+/// [`Error::OutOfMemory`] if it does not fit the GPU that is to run it; [`Error::Model`] for more layers than the model
+/// has, and for layers on a GPU that the engine does not have; [`Error::Kiln`].
 pub(crate) fn plan<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placing, MemoryPlan)> {
     let of_adapters = |i: usize| asked.adapters.into_iter().flat_map(move |adapters| adapters.of_layer(i));
     let layers =
@@ -63,7 +63,7 @@ pub(crate) fn plan<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placin
     let forced = model.engine.router().forced().filter(|&place| !is_gpu(&model.engine.places()[place]));
     planner.cpu = forced.or(planner.by_time(false).first().copied()).unwrap_or(0);
     if model.engine.router().forced().is_none() && has_gpus(model) {
-        // Beside GPUs each step of the CPU is decided by itself.
+        // On an engine with GPUs each CPU step is decided separately.
         let explained = planner.record(1, &Placing(vec![("host".into(), 0)]))?.explain()?;
         planner.seconds[planner.cpu] = explained.segments.last().map_or(f64::INFINITY, |segment| segment.finish);
     }
@@ -88,7 +88,7 @@ impl<'m> Planner<'m, '_> {
         let forced_gpu = forced.filter(|&place| is_gpu(&self.places()[place]));
         let on_cpu = |notice: Option<String>| {
             let plan = MemoryPlan { notice, ..self.with(None, 0)? };
-            // A place of the CPU that is forced needs no pins, and neither does an engine without GPUs.
+            // A forced CPU placement needs no pins, and neither does an engine without GPUs.
             let is_free = self.by_time(true).is_empty() || forced == Some(cpu);
             let placing = if is_free { Placing::default() } else { Placing(vec![("host".into(), 0)]) };
             Ok((placing, plan))
@@ -100,7 +100,7 @@ impl<'m> Planner<'m, '_> {
             (None, DeviceLayers::Predicted) if forced.is_some() => return on_cpu(None),
             (None, _) => self.by_time(true),
         };
-        // One that cannot be opened or cannot run the model is left out where there is a choice.
+        // A GPU that cannot be opened or cannot run the model is excluded if there is a choice.
         let mut problem = None;
         let mut device = None;
         for place in candidates {
@@ -172,7 +172,7 @@ impl<'m> Planner<'m, '_> {
         Ok((placing, plan))
     }
 
-    /// The GPUs or the places of the CPU, the fastest first, and of those that take as long the last, as for everything else.
+    /// The GPUs or the CPU placements, fastest first; of equally fast ones the last comes first, as in other decisions.
     fn by_time(&self, gpus: bool) -> Vec<usize> {
         let of_kind = (0..self.seconds.len()).filter(|&place| is_gpu(&self.places()[place]) == gpus);
         let mut places: Vec<usize> = of_kind.collect();
@@ -188,8 +188,8 @@ impl<'m> Planner<'m, '_> {
         Step::record(Forward::record(engine, config, weights, of, &caches, self.asked.context, rows)?, config, weights)
     }
 
-    /// Bytes of results and scratch memory at a place, of the graphs that a context of this many tokens needs. The graph of the most
-    /// tokens is planned; those of fewer take their share.
+    /// Bytes of results and scratch memory on a placement, for the graphs of a context of this many tokens. Plans the
+    /// graph of the most tokens; smaller graphs are assumed to need a proportional share.
     fn scratch(&self, place: usize, context: usize) -> Result<u64> {
         let rows = rows_for(context);
         let most = self.record(rows, &Placing::default())?.planned_bytes(&self.places()[place].name)?;
@@ -197,11 +197,11 @@ impl<'m> Planner<'m, '_> {
         Ok((most as f64 * all as f64 / rows as f64) as u64)
     }
 
-    /// What is known of a GPU, which is opened.
+    /// The properties of a GPU. Opens it.
     fn device(&self, place: usize) -> Result<Device> {
         let name = &self.places()[place].name;
         let memory = self.model.engine.device_memory(name)?;
-        // Weights that other sessions have brought there are there already.
+        // Weights that other sessions uploaded are resident already.
         let is_there = |tensor: &&Tensor| tensor.residency().iter().any(|holder| holder == name);
         let there = bytes(memory, self.model.weights.all().into_iter().filter(is_there));
         let free = memory.free.map(|free| (free - free / LEFT_FREE).saturating_add(there));
@@ -209,14 +209,14 @@ impl<'m> Planner<'m, '_> {
         Ok(Device { place, memory, capacity, scratch: self.scratch_on_gpu(place, self.asked.context)? })
     }
 
-    /// The same of a GPU, whose allocations are up to an eighth larger than what they hold.
+    /// The same for a GPU, whose allocations are up to an eighth larger than their contents.
     fn scratch_on_gpu(&self, place: usize, context: usize) -> Result<u64> {
         let scratch = self.scratch(place, context)?;
         Ok(scratch.saturating_add(scratch / 8))
     }
 
-    /// Bytes of the keys and values of some layers, with contexts of this many tokens. The sequence that computes prompts for several others has
-    /// memory of its own.
+    /// Bytes of the keys and values of some layers, for contexts of this many tokens. If there are several sequences,
+    /// the one that computes prompts has memory of its own.
     fn cache(&self, memory: DeviceMemory, layers: usize, context: usize) -> u64 {
         let apart = if self.asked.sequences > 1 { vec![self.asked.sequences - 1, 1] } else { vec![1] };
         let of = |sequences: usize| {
@@ -229,7 +229,7 @@ impl<'m> Planner<'m, '_> {
         apart.into_iter().map(of).fold(0, u64::saturating_add).saturating_mul(layers as u64)
     }
 
-    /// The plan with this many layers on a GPU. Each layer takes its share of the time of all.
+    /// The plan with this many layers on a GPU. Each layer is assumed to take an equal share of the total time.
     fn with(&self, device: Option<&Device>, layers: usize) -> Result<MemoryPlan> {
         let (count, weights) = (self.layers.len(), &self.model.weights);
         let split = count - layers;
@@ -269,12 +269,12 @@ impl<'m> Planner<'m, '_> {
         Ok(MemoryPlan { context: self.asked.context, parts, seconds, notice: None })
     }
 
-    /// The error for a plan with more layers than fit, with the context that would fit.
+    /// The error for a plan with more layers than fit, including the context that would fit.
     fn out_of_memory(&self, device: &Device, layers: usize) -> Result<Error> {
         let plan = self.with(Some(device), layers)?;
         let weights = plan.parts.last().map_or(0, |part| part.weights);
         let (mut largest, mut beyond) = (None, self.asked.context);
-        // Graphs of fewer tokens need less scratch memory, and shorter contexts have none of the larger graphs.
+        // Graphs of fewer tokens need less scratch memory, and shorter contexts do not use the larger graphs.
         for fewest in fewest_of_parts().rev() {
             if fewest >= beyond {
                 continue;

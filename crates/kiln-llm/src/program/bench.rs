@@ -11,12 +11,12 @@ use crate::Result;
 use crate::program::input::Input;
 use crate::program::options::{ExecutionOptions, tell};
 
-/// What is measured.
+/// The options of a measurement.
 pub(crate) struct Bench {
     pub(crate) prompt: usize,
     pub(crate) tokens: usize,
     pub(crate) depth: usize,
-    /// Numbers of sequences at once. Without any a single one is measured.
+    /// Numbers of simultaneous sequences. If empty, a single sequence is measured.
     pub(crate) batches: Vec<usize>,
     pub(crate) repetitions: NonZeroUsize,
     pub(crate) json: bool,
@@ -42,7 +42,7 @@ impl Rate {
     }
 }
 
-/// Tokens of one sequence.
+/// The tests of one sequence.
 #[derive(Serialize)]
 struct Single {
     test: &'static str,
@@ -51,21 +51,22 @@ struct Single {
     tokens_per_second: Rate,
 }
 
-/// Several sequences at once.
+/// The tests of several sequences.
 #[derive(Serialize)]
 struct Batched {
     batch: usize,
-    /// Tokens of the prompt of each sequence, and tokens that each makes.
+    /// Tokens of the prompt of each sequence, and tokens that each generates.
     prompt: usize,
     tokens: usize,
-    /// Tokens of all prompts per second of computing them, tokens made per second of making them, and all tokens per second.
+    /// Prompt tokens per second of prompt processing, generated tokens per second of generation, and all tokens per
+    /// second.
     prompt_tokens_per_second: Rate,
     decode_tokens_per_second: Rate,
     tokens_per_second: Rate,
 }
 
-/// Measures a prompt and tokens one by one, each after as many tokens as the depth says, or several sequences at once, and prints a line or
-/// an object for each test. One repetition that is not counted goes first.
+/// Measures a prompt and single tokens at the given depth, or several sequences at once, and prints a line or an object
+/// for each test. The first repetition is not counted.
 pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
     let model = options.execution.model(input, &engine)?;
@@ -75,7 +76,7 @@ pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result
     }
 }
 
-/// Tokens that differ, from the beginning of the vocabulary to its end; those of each text from the first one on.
+/// Distinct tokens that cycle through the vocabulary; each text begins with its own token.
 pub(crate) fn any(model: &Model<'_>, text: usize, count: usize) -> Vec<u32> {
     (0..count).map(|i| ((text * 31 + i * 7919) % model.vocabulary()) as u32).collect()
 }
@@ -143,7 +144,8 @@ fn batched(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<(
             let started = Instant::now();
             for sequence in 0..batch {
                 let options = SequenceOptions { sampler: Sampler::greedy(), most: tokens, ignore_end: true };
-                // Prompts differ from their first token on, from one repetition to the next, too: nothing of them is shared.
+                // Prompts differ from their first token on, also between repetitions, so that no computed prefix is
+                // reused.
                 sequences.add(&any(model, repetition * batch + sequence + 1, prompt), options)?;
             }
             let read = started.elapsed().as_secs_f64();

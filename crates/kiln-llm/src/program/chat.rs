@@ -11,7 +11,7 @@ use crate::program::input::Input;
 use crate::program::interrupt::Interrupt;
 use crate::program::options::GenerationOptions;
 
-/// How a chat is led.
+/// The options of a chat.
 pub(crate) struct Chat {
     pub(crate) system: Option<String>,
     pub(crate) template: Option<PathBuf>,
@@ -20,8 +20,7 @@ pub(crate) struct Chat {
     pub(crate) generation: GenerationOptions,
 }
 
-/// Answers lines of the standard input until it ends. Prompts and help go to the standard error where a person sits in front of a
-/// terminal.
+/// Answers lines of standard input until it ends. Prompts and help go to standard error if that is a terminal.
 pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new();
     let engine = options.generation.engine()?;
@@ -63,7 +62,7 @@ pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<
             _ => {
                 if let Some(problem) = conversation.answer(&line, out)? {
                     eprintln!("kiln-llm: {problem}");
-                    // A person has seen it; a script needs the exit code.
+                    // A person has seen the message; a script needs the exit code.
                     code = if with_person { code } else { ExitCode::FAILURE };
                 }
             }
@@ -84,14 +83,14 @@ struct Conversation<'m> {
 }
 
 impl Conversation<'_> {
-    /// Forgets all messages but the system's.
+    /// Forgets all messages except the system's.
     fn clear(&mut self) {
         self.messages.clear();
         self.messages.extend(self.system.map(Message::system));
     }
 
-    /// Answers a message, and prints the answer as it comes. Returns what keeps the message from an answer, or from a whole one; the
-    /// conversation can go on then. A message without any answer is forgotten.
+    /// Answers a message, and prints the answer as it is generated. Returns what prevents an answer, or a whole one;
+    /// the conversation can continue then. A message without any answer is forgotten.
     fn answer(&mut self, text: &str, out: &mut impl Write) -> Result<Option<String>> {
         self.messages.push(Message::user(text));
         let context = self.session.context();
@@ -117,7 +116,7 @@ impl Conversation<'_> {
         for token in self.session.generate(&self.sampler, self.most.min(room)) {
             let token = token?;
             write!(out, "{}", token.text)?;
-            // Each token as it comes.
+            // Prints each token immediately.
             out.flush()?;
             answer += &token.text;
             made += 1;
@@ -137,7 +136,7 @@ impl Conversation<'_> {
     }
 }
 
-/// What to do about a full context.
+/// The advice for a full context.
 fn full(context: usize) -> String {
     format!("the context has room for {context}: /clear forgets the conversation, and a larger --ctx gives more room")
 }

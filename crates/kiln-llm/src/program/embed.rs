@@ -9,9 +9,9 @@ use crate::Result;
 use crate::program::input::Input;
 use crate::program::options::DeviceOption;
 
-/// What is embedded, and how it is printed.
+/// The texts to embed, and the output format.
 pub(crate) struct Embed {
-    /// Without any, the lines of the standard input.
+    /// If empty, the lines of standard input.
     pub(crate) texts: Vec<String>,
     pub(crate) options: EmbeddingOptions,
     pub(crate) json: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Embed {
     pub(crate) device: DeviceOption,
 }
 
-/// The ways of pooling, by the names that the command has for them.
+/// The kinds of pooling, by their names in the command.
 pub(crate) const POOLINGS: [(&str, Pooling); 3] =
     [("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
 
@@ -49,7 +49,7 @@ pub(crate) fn run(input: Input, embed: Embed, out: &mut impl Write) -> Result<()
     Ok(())
 }
 
-/// Prints rows of numbers, each in a line.
+/// Prints rows of numbers, one per line.
 fn print(rows: &[Vec<f32>], number: impl Fn(f32) -> String, out: &mut impl Write) -> Result<()> {
     for row in rows {
         let row: Vec<String> = row.iter().map(|&x| number(x)).collect();

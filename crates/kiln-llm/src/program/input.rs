@@ -5,11 +5,11 @@ use std::path::Path;
 use kiln::Engine;
 use kiln_llm::{Adapter, EmbeddingModel, Folder, Model, Result, Tokenizer};
 
-/// A model that is open, or an adapter.
+/// An open model, or an adapter.
 pub(crate) enum Input {
     Gguf(kiln_gguf::Model),
     Folder(Folder),
-    /// An adapter in a folder of PEFT.
+    /// An adapter in a PEFT folder.
     Adapter(Adapter),
 }
 
@@ -44,7 +44,7 @@ impl Input {
         })
     }
 
-    /// The GGUF file, for what is done to no others.
+    /// The GGUF file, for commands that take no other format.
     pub(crate) fn gguf(self) -> crate::Result<kiln_gguf::Model> {
         match self {
             Self::Gguf(file) => Ok(file),
@@ -61,7 +61,7 @@ impl Input {
     }
 }
 
-/// What to say about an adapter where a model is needed.
+/// The message for an adapter in place of a model.
 fn no_model(adapter: &Adapter) -> Box<dyn std::error::Error> {
     format!("{} is an adapter, and a model is needed here: give it with --lora", adapter.name()).into()
 }

@@ -9,10 +9,10 @@ use kiln_llm::{Adapter, AdapterModule, Bytes, Folder, ModelKind, Tokenizer};
 use crate::Result;
 use crate::program::input::Input;
 
-/// The most characters of a value of a folder that are printed.
+/// Maximum number of characters of a folder's value that are printed.
 const MOST_OF_VALUE: usize = 100;
 
-/// What the tensors of one type are together.
+/// Totals of the tensors of one type.
 #[derive(Default)]
 struct Total {
     tensors: usize,
@@ -39,7 +39,7 @@ impl Total {
     }
 }
 
-/// Prints what is in a model.
+/// Prints the contents of a model.
 pub(crate) fn run(input: &Input, out: &mut impl Write) -> Result<()> {
     match input {
         Input::Gguf(model) => run_gguf(model, out),
@@ -48,13 +48,13 @@ pub(crate) fn run(input: &Input, out: &mut impl Write) -> Result<()> {
     }
 }
 
-/// Prints what an adapter in a folder of PEFT changes.
+/// Prints the changes of an adapter in a PEFT folder.
 fn run_adapter(adapter: &Adapter, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{:?}: a folder of PEFT", adapter.name())?;
     describe_adapter(Ok(adapter.clone()), &mut Vec::new(), out)
 }
 
-/// Prints what an adapter is for, and a line for each kind of projection that it changes.
+/// Prints the architecture of an adapter's models, and a line for each kind of projection that it changes.
 fn describe_adapter(
     adapter: kiln_llm::Result<Adapter>,
     problems: &mut Vec<String>,
@@ -92,7 +92,7 @@ fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
     for (path, file) in model.paths().iter().zip(model.files()) {
         let (keys, tensors) = (file.metadata().len(), file.infos().len());
         let size = size(file.file_bytes() as u64);
-        // The path is what the user wrote, but file names may hold anything, too.
+        // Escaped: the path comes from the user, but file names may contain any characters.
         writeln!(out, "{path:?}: GGUF version {}, {size}, {keys} keys, {tensors} tensors", file.version())?;
     }
 
@@ -193,7 +193,7 @@ fn print_problems(problems: &[String], out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Prints what the model computes, and so which commands run it.
+/// Prints what the model computes, and which commands run it.
 fn describe_kind(kind: kiln_llm::Result<ModelKind>, problems: &mut Vec<String>, out: &mut impl Write) -> Result<()> {
     writeln!(out, "\nModel")?;
     match kind {
@@ -248,7 +248,7 @@ pub(crate) fn plain(name: &str) -> String {
     name.escape_debug().to_string()
 }
 
-/// Bytes for people.
+/// Formats a number of bytes with a unit.
 pub(crate) fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }

@@ -8,19 +8,19 @@ pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Ctrl-C ends the program.
 const IDLE: u8 = 0;
-/// Ctrl-C asks to stop.
+/// Ctrl-C requests a stop.
 const BUSY: u8 = 1;
-/// It was pressed while busy. Once more ends the program.
+/// Ctrl-C was pressed while busy. Pressing it again ends the program.
 const STOP: u8 = 2;
 
-/// What Ctrl-C does. While the program is busy it asks to stop, so that what was made is kept; otherwise, and where it is pressed
-/// again, it ends the program.
+/// The handler of Ctrl-C. While the program is busy, Ctrl-C requests a stop, which keeps the results so far; otherwise,
+/// and when pressed again, it ends the program.
 pub(crate) struct Interrupt {
     state: Arc<AtomicU8>,
 }
 
 impl Interrupt {
-    /// Takes over Ctrl-C. At first it ends the program, and it stays so where the system refuses the thread that waits for it.
+    /// Installs the handler. At first, and where the system refuses the thread that waits for the signal, Ctrl-C ends the program.
     pub(crate) fn new() -> Self {
         let state = Arc::new(AtomicU8::new(IDLE));
         #[cfg(any(unix, windows))]
@@ -41,17 +41,17 @@ impl Interrupt {
         Self { state }
     }
 
-    /// From here on Ctrl-C asks to stop.
+    /// From here on Ctrl-C requests a stop.
     pub(crate) fn begin(&self) {
         self.state.store(BUSY, Ordering::SeqCst);
     }
 
-    /// Whether it was asked to stop.
+    /// Whether a stop was requested.
     pub(crate) fn is_requested(&self) -> bool {
         self.state.load(Ordering::SeqCst) == STOP
     }
 
-    /// From here on Ctrl-C ends the program. Returns whether it was asked to stop.
+    /// From here on Ctrl-C ends the program. Returns whether a stop was requested.
     pub(crate) fn end(&self) -> bool {
         self.state.swap(IDLE, Ordering::SeqCst) == STOP
     }

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
-/// What is computed, and how.
+/// The options of the command.
 pub(crate) struct Logits {
     pub(crate) tokens: Vec<u32>,
     pub(crate) top: usize,
@@ -15,7 +15,8 @@ pub(crate) struct Logits {
     pub(crate) execution: ExecutionOptions,
 }
 
-/// Prints the logits of what follows the tokens: all of them as JSON, or the likeliest tokens, each in a line with its logit and its text.
+/// Prints the logits after the tokens: all of them as JSON, or the likeliest tokens, each in a line with its logit and
+/// its text.
 pub(crate) fn run(input: Input, options: &Logits, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
     let model = options.execution.model(input, &engine)?;
@@ -30,7 +31,7 @@ pub(crate) fn run(input: Input, options: &Logits, out: &mut impl Write) -> Resul
         return Ok(());
     }
     let mut order: Vec<usize> = (0..logits.len()).collect();
-    // Of equals the lower number first.
+    // Equal logits are ordered by token.
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
     for token in order.into_iter().take(options.top) {
         let text = model.tokenizer().token(token as u32).unwrap_or_default();

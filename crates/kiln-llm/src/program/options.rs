@@ -9,10 +9,10 @@ use kiln_llm::{Adapter, DeviceLayers, MemoryPlan, Model, Sampler, SequenceBreake
 use crate::Result;
 use crate::program::input::Input;
 
-/// How tokens are made.
+/// Options of generating tokens.
 #[derive(Args)]
 pub(crate) struct GenerationOptions {
-    /// Tokens that there is room for, prompt included [default: those of the model, at most 4096]
+    /// Maximum number of tokens, including the prompt [default: the model's context, at most 4096]
     #[arg(long)]
     ctx: Option<usize>,
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(crate) struct GenerationOptions {
 }
 
 impl GenerationOptions {
-    /// How tokens of a model are chosen.
+    /// The sampler for a model.
     pub(crate) fn sampler(&self, model: &Model<'_>) -> Result<Sampler> {
         let (sampling, penalties) = (&self.sampling, &self.penalties);
         let dry_breakers = match &penalties.dry_sequence_breaker[..] {
@@ -67,7 +67,7 @@ impl GenerationOptions {
         self.execution.session(model, self.ctx)
     }
 
-    /// The model of a command, its layers placed as the options say.
+    /// The model of a command, with its layers placed as the options say.
     pub(crate) fn model<'e>(&self, input: Input, engine: &'e Engine) -> Result<Model<'e>> {
         self.execution.model(input, engine)
     }
@@ -87,10 +87,10 @@ impl GenerationOptions {
 const SAMPLING: &str = "Sampling";
 const PENALTIES: &str = "Penalties and bias";
 
-/// How a token is drawn.
+/// How the next token is drawn.
 #[derive(Args)]
 struct SamplingOptions {
-    /// Divides logits: 0 chooses the likeliest token, 1 draws from what the model says
+    /// Divide logits by this: 0 chooses the likeliest token, 1 draws with the model's probabilities
     #[arg(
         long,
         help_heading = SAMPLING,
@@ -98,7 +98,7 @@ struct SamplingOptions {
         allow_negative_numbers = true,
     )]
     temperature: f32,
-    /// Let the temperature follow the entropy, this much below and above; 0 keeps it constant
+    /// Let the temperature follow the entropy, up to this much below and above; 0 keeps it constant
     #[arg(
         long,
         help_heading = SAMPLING,
@@ -134,7 +134,7 @@ struct SamplingOptions {
         allow_negative_numbers = true,
     )]
     top_n_sigma: f32,
-    /// XTC: exclude the top choices but the least likely of them with this probability; 0 turns it off
+    /// XTC: with this probability, exclude all top choices except the least likely of them; 0 turns it off
     #[arg(
         long,
         help_heading = SAMPLING,
@@ -142,7 +142,7 @@ struct SamplingOptions {
         allow_negative_numbers = true,
     )]
     xtc_probability: f32,
-    /// XTC: the least probability of a top choice; more than 0.5 turns it off
+    /// XTC: the minimum probability of a top choice; more than 0.5 turns it off
     #[arg(
         long,
         help_heading = SAMPLING,
@@ -166,12 +166,12 @@ struct SamplingOptions {
         allow_negative_numbers = true,
     )]
     mirostat_eta: f32,
-    /// What random numbers are drawn from: the same seed gives the same tokens
+    /// The seed of the random numbers: the same seed gives the same tokens
     #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().seed)]
     seed: u64,
 }
 
-/// How logits change before a token is drawn.
+/// Changes of the logits before a token is drawn.
 #[derive(Args)]
 struct PenaltyOptions {
     /// Divide positive logits of recent tokens by this, and multiply the others; 1 turns it off
@@ -182,7 +182,7 @@ struct PenaltyOptions {
         allow_negative_numbers = true,
     )]
     repeat_penalty: f32,
-    /// Lower the logit of a recent token by this for each time that it occurs; 0 turns it off
+    /// Subtract this from the logit of a recent token for each occurrence; 0 turns it off
     #[arg(
         long,
         help_heading = PENALTIES,
@@ -190,7 +190,7 @@ struct PenaltyOptions {
         allow_negative_numbers = true,
     )]
     frequency_penalty: f32,
-    /// Lower the logit of a recent token by this; 0 turns it off
+    /// Subtract this from the logit of a recent token; 0 turns it off
     #[arg(
         long,
         help_heading = PENALTIES,
@@ -198,7 +198,7 @@ struct PenaltyOptions {
         allow_negative_numbers = true,
     )]
     presence_penalty: f32,
-    /// How many tokens are recent for these penalties, prompt included; 0 turns them off, -1 means all
+    /// The number of recent tokens for these penalties, including the prompt; 0 turns them off, -1 means all
     #[arg(
         long,
         help_heading = PENALTIES,
@@ -208,7 +208,8 @@ struct PenaltyOptions {
         allow_negative_numbers = true,
     )]
     repeat_last_n: usize,
-    /// DRY: lower the logit of a token that continues a repetition by this times a power of the base; 0 turns it off
+    /// DRY: subtract this times a power of the base from the logit of a token that continues a repetition; 0 turns it
+    /// off
     #[arg(
         long,
         help_heading = PENALTIES,
@@ -216,13 +217,13 @@ struct PenaltyOptions {
         allow_negative_numbers = true,
     )]
     dry_multiplier: f32,
-    /// DRY: the base of the power; the exponent is by how much a repetition exceeds the allowed length
+    /// DRY: the base of the power; the exponent is the length of the repetition minus the allowed length
     #[arg(long, help_heading = PENALTIES, default_value_t = Sampler::default().dry_base, allow_negative_numbers = true)]
     dry_base: f32,
-    /// DRY: the length of a repetition in tokens from which it is penalised
+    /// DRY: the length of a repetition, in tokens, from which it is penalised
     #[arg(long, help_heading = PENALTIES, default_value_t = Sampler::default().dry_allowed_length)]
     dry_allowed_length: usize,
-    /// DRY: how many tokens it looks back, prompt included; 0 turns it off, -1 means all
+    /// DRY: the number of tokens to look back, including the prompt; 0 turns it off, -1 means all
     #[arg(
         long,
         help_heading = PENALTIES,
@@ -240,7 +241,7 @@ struct PenaltyOptions {
     logit_bias: Vec<(u32, f32)>,
 }
 
-/// A path and a scale.
+/// Parses a path and a scale.
 fn lora(text: &str) -> Result<(PathBuf, f32), String> {
     let scaled = text.rsplit_once('=').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
     let (path, scale) = scaled.unwrap_or((text, 1.0));
@@ -250,7 +251,7 @@ fn lora(text: &str) -> Result<(PathBuf, f32), String> {
     }
 }
 
-/// A number of tokens to look back; -1 means all.
+/// Parses a number of tokens to look back; -1 means all.
 fn last_n(text: &str) -> Result<usize, String> {
     match text {
         "-1" => Ok(usize::MAX),
@@ -258,24 +259,25 @@ fn last_n(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A token and what is added to its logit.
+/// Parses a token and the number to add to its logit.
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let parts = text.split_once('=').and_then(|(token, value)| Some((token.parse().ok()?, value.parse().ok()?)));
     parts.ok_or_else(|| "the number of a token, = and a number are expected, as in 7=-1.5 or 7=-inf".into())
 }
 
-/// Where a model runs, and what it keeps there.
+/// Where a model runs, and how it stores keys and values.
 #[derive(Args)]
 pub(crate) struct ExecutionOptions {
-    /// The type of keys and values that are kept: f32, f16, bf16 or a quantised format such as q8_0
+    /// The type of stored keys and values: f32, f16, bf16 or a quantised format such as q8_0
     #[arg(long, default_value = "f16", value_name = "TYPE")]
     cache: String,
-    /// A LoRA adapter, a GGUF file or a folder of PEFT, and how much of it is used: 1 unless a number follows the last `=`. May be given
-    /// several times: what adapters say is added up
+    /// A LoRA adapter (a GGUF file or a PEFT folder) and its scale: 1 unless a number follows the last `=`. May be
+    /// given several times: the updates of all adapters are added
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = lora)]
     lora: Vec<(PathBuf, f32)>,
-    /// How many layers, the last ones, run on the GPU and the others on the CPU: a number, or `fit` for as many as its memory takes
-    /// [default: all; without --device as many as are predicted to be fastest among those that fit]
+    /// How many layers, counted from the last, run on the GPU while the others run on the CPU: a number, or `fit` for
+    /// as many as fit its memory [default: all; without --device the number that is predicted to be fastest among those
+    /// that fit]
     #[arg(long, value_name = "N|fit", value_parser = layers)]
     layers: Option<DeviceLayers>,
     #[command(flatten)]
@@ -285,20 +287,21 @@ pub(crate) struct ExecutionOptions {
 /// Where a model runs.
 #[derive(Args)]
 pub(crate) struct DeviceOption {
-    /// Where to run: cpu, gpu (the feature gpu), cuda (the feature cuda), or a place by its name [default: where it is predicted
-    /// to be fastest; GPUs are known once the machine was calibrated]
+    /// Where to run: cpu, gpu (needs the feature gpu), cuda (needs the feature cuda), or a placement by its name
+    /// [default: where it is predicted to be fastest; GPUs are known after the machine was calibrated]
     #[arg(long)]
     device: Option<String>,
-    /// Bytes that a GPU may hold of a model, with its keys and values, such as 8G or 512Mi [default: what its driver says is free, where it
-    /// says that]
+    /// Bytes of GPU memory for a model with its keys and values, such as 8G or 512Mi [default: what the driver reports
+    /// as free, if it does]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     device_memory: Option<u64>,
-    /// How products may round what they multiply: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts faster on CUDA
+    /// How products may round their operands: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts
+    /// faster on CUDA
     #[arg(long, default_value_t)]
     precision: Precision,
 }
 
-/// A number of bytes, with a unit of powers of 1000 (k, M, G, T) or of 1024 (Ki, Mi, Gi, Ti).
+/// Parses a number of bytes with a unit of powers of 1000 (k, M, G, T) or of 1024 (Ki, Mi, Gi, Ti).
 fn size(text: &str) -> Result<u64, String> {
     let (unit, number) = match text.find(|c: char| !c.is_ascii_digit() && c != '.') {
         Some(at) => (&text[at..], &text[..at]),
@@ -315,7 +318,7 @@ fn size(text: &str) -> Result<u64, String> {
     whole.map(|bytes| bytes as u64).ok_or_else(|| "a number of bytes is expected, such as 8G, 512Mi or 1000000".into())
 }
 
-/// Which layers run on a GPU.
+/// Parses which layers run on a GPU.
 fn layers(text: &str) -> Result<DeviceLayers, String> {
     match text {
         "fit" => Ok(DeviceLayers::Fitting),
@@ -323,12 +326,12 @@ fn layers(text: &str) -> Result<DeviceLayers, String> {
     }
 }
 
-/// Whether layers do not run on one device as a matter of course.
+/// Whether a plan is worth printing: its layers run on several devices, or it has a notice.
 pub(crate) fn is_notable(plan: &MemoryPlan) -> bool {
     plan.is_split() || plan.notice.is_some()
 }
 
-/// Prints where layers run and what they take, where that is notable.
+/// Prints where layers run and the memory they take, if that is worth printing.
 pub(crate) fn tell(plan: Option<&MemoryPlan>) {
     if let Some(plan) = plan.filter(|plan| is_notable(plan)) {
         eprintln!("{plan}");
@@ -336,7 +339,7 @@ pub(crate) fn tell(plan: Option<&MemoryPlan>) {
 }
 
 impl ExecutionOptions {
-    /// An empty session with room for this many tokens, which uses the adapters.
+    /// An empty session with room for this many tokens, using the adapters.
     pub(crate) fn session<'m>(&self, model: &'m Model<'m>, context: Option<usize>) -> Result<Session<'m>> {
         let options = SessionOptions { context, cache: self.cache()? };
         let adapters = self.lora.iter().map(|(path, _)| Adapter::load(path));
@@ -348,7 +351,7 @@ impl ExecutionOptions {
         Ok(session)
     }
 
-    /// The model of a command, its layers placed as the options say.
+    /// The model of a command, with its layers placed as the options say.
     pub(crate) fn model<'e>(&self, input: Input, engine: &'e Engine) -> Result<Model<'e>> {
         let mut model = input.model(engine)?;
         model.place_layers(self.layers.unwrap_or_default());
@@ -366,20 +369,20 @@ impl ExecutionOptions {
         self.device.engine()
     }
 
-    /// The engine of the device, whose kernels are timed.
+    /// The engine of the device, with timed kernels.
     pub(crate) fn timed_engine(&self) -> Result<Engine> {
         self.device.engine_of(&|| Engine::builder().time_kernels(true))
     }
 }
 
 impl DeviceOption {
-    /// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a place; without one, where it is predicted
-    /// to be fastest.
+    /// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a placement; without one, where
+    /// it is predicted to be fastest.
     pub(crate) fn engine(&self) -> Result<Engine> {
         self.engine_of(&Engine::builder)
     }
 
-    /// The same, of a builder with other settings.
+    /// The same, for a builder with other settings.
     fn engine_of(&self, settings: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
         let builder = || {
             let settings = settings().precision(self.precision);
@@ -400,7 +403,7 @@ impl DeviceOption {
     }
 }
 
-/// The engine that runs everything on the device that a builder asks for, which fails where there is no such device.
+/// The engine that runs everything on the device that a builder requests; fails if there is no such device.
 #[cfg(any(feature = "gpu", feature = "cuda"))]
 fn first_of(asked: impl Fn() -> EngineBuilder, kind: Backend) -> kiln::Result<Engine> {
     let engine = asked().build()?;

@@ -6,18 +6,19 @@ use crate::Result;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
-/// What is measured, and on what.
+/// The options of the command.
 pub(crate) struct Perplexity {
     pub(crate) text: String,
     /// Tokens of a part, at least 4.
     pub(crate) context: usize,
-    /// Parts at most.
+    /// Maximum number of parts.
     pub(crate) chunks: Option<usize>,
     pub(crate) execution: ExecutionOptions,
 }
 
-/// Cuts a text into parts of `context` tokens, and scores the second half of each given what comes before it in the part. The
-/// protocol is that of llama.cpp, so that figures compare: the model's first token (BOS) takes the place of the first one of a part.
+/// Divides a text into parts of `context` tokens, and scores the second half of each given the preceding tokens of the
+/// part. Follows llama.cpp, so that results are comparable: the model's first token (BOS) replaces the first one of a
+/// part.
 pub(crate) fn run(input: Input, options: &Perplexity, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
     let model = options.execution.model(input, &engine)?;
@@ -55,7 +56,7 @@ pub(crate) fn run(input: Input, options: &Perplexity, out: &mut impl Write) -> R
         eprintln!();
     }
     let mean = sum / count as f64;
-    // The standard error of the mean, carried through the exponential.
+    // The standard error of the mean, propagated through the exponential.
     let variance = (squares / count as f64 - mean * mean).max(0.0);
     let error = (variance / count.saturating_sub(1).max(1) as f64).sqrt() * mean.exp();
     writeln!(out, "perplexity {:.4} ± {error:.4} of {count} tokens in {chunks} parts of {context}", mean.exp())?;

@@ -11,13 +11,13 @@ use crate::program::bench::any;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
-/// What is timed.
+/// The options of the command.
 pub(crate) struct Profile {
-    /// Tokens of the prompt; 0 leaves it out.
+    /// Tokens of the prompt; 0 skips it.
     pub(crate) prompt: usize,
-    /// 0 leaves the token behind it out.
+    /// 0 skips the token after it.
     pub(crate) tokens: usize,
-    /// Tokens that come before.
+    /// Tokens in the context before.
     pub(crate) depth: usize,
     pub(crate) execution: ExecutionOptions,
 }
@@ -29,7 +29,7 @@ struct Launches {
     nanoseconds: f64,
 }
 
-/// Prints the kernels of the last part of a prompt, and those of a token, the ones that take the most time first.
+/// Prints the kernels of the last part of a prompt, and those of a token, slowest first.
 pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.timed_engine()?;
     let model = options.execution.model(input, &engine)?;
@@ -38,7 +38,7 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
         if count == 0 {
             continue;
         }
-        // Once without being counted: kernels are compiled and memory is taken then.
+        // The first run compiles and allocates, and is not counted.
         for _ in 0..2 {
             session.truncate(0);
             session.push(&any(&model, 0, options.depth))?;

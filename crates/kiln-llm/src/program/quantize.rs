@@ -10,7 +10,7 @@ use kiln_llm::{Conversion, Quantization, Recipe};
 use crate::Result;
 use crate::program::inspect::{plain, size};
 
-/// Writes a model in other types. Prints what becomes of each tensor, and shows on a terminal how far it is.
+/// Writes a model in other types. Prints the new type of each tensor, and shows the progress on a terminal.
 pub(crate) fn run(model: &Model, to: &Path, recipe: Recipe, again: bool, out: &mut impl Write) -> Result<()> {
     let quantization = Quantization::new(model, recipe, again)?;
     let conversions = quantization.conversions();

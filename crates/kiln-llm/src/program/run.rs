@@ -11,7 +11,7 @@ use crate::program::input::Input;
 use crate::program::interrupt::{EXIT_CODE, Interrupt};
 use crate::program::options::{GenerationOptions, is_notable};
 
-/// What is run, and how.
+/// The options of the command.
 pub(crate) struct Run {
     pub(crate) prompt: String,
     pub(crate) most: usize,
@@ -20,7 +20,8 @@ pub(crate) struct Run {
     pub(crate) explain: bool,
 }
 
-/// Continues a prompt and prints it as it comes, until Ctrl-C at most. Times go to the standard error where that is a terminal.
+/// Continues a prompt and prints the text as it is generated, until Ctrl-C. Times go to standard error if that is a
+/// terminal.
 pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new();
     let engine = options.generation.engine()?;
@@ -31,7 +32,7 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {
-        // Where it is notable it was printed already.
+        // A notable plan was printed already.
         if !session.memory_plan().is_some_and(is_notable) {
             eprintln!("{}", options.generation.plan(&model)?);
         }
@@ -52,7 +53,7 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
             (true, _) => write!(out, " {}", token.token)?,
             (false, _) => write!(out, "{}", token.text)?,
         }
-        // Each token as it comes.
+        // Prints each token immediately.
         out.flush()?;
         if interrupt.is_requested() {
             break;
@@ -65,7 +66,7 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     Ok(if interrupt.end() { ExitCode::from(EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// Prints how long what took.
+/// Prints the times of the steps.
 fn report(
     loaded: std::time::Duration,
     first: Option<std::time::Duration>,

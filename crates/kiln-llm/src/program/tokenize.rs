@@ -6,7 +6,7 @@ use kiln_llm::{Encoding, Tokenizer};
 
 use crate::Result;
 
-/// Prints the tokens of a text: each in a line with the text that files have for it, or their numbers alone.
+/// Prints the tokens of a text: each in a line with its text in the file, or only the numbers.
 pub(crate) fn run(
     tokenizer: &Tokenizer,
     text: &str,

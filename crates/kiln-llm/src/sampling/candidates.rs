@@ -1,7 +1,7 @@
 //! The tokens that may still be drawn, and the steps that exclude some of them. Every step keeps at least one.
 
-/// Tokens with their logits. All steps but [`Candidates::top_n_sigma`] and [`Candidates::top_k`] need them in order: the greatest
-/// logit first, and of equal ones the lower token.
+/// Tokens with their logits. All steps except [`Candidates::top_n_sigma`] and [`Candidates::top_k`] require them in
+/// order: greatest logit first, equal logits ordered by token.
 pub(super) struct Candidates(Vec<(u32, f64)>);
 
 fn order(a: &(u32, f64), b: &(u32, f64)) -> std::cmp::Ordering {
@@ -9,7 +9,7 @@ fn order(a: &(u32, f64), b: &(u32, f64)) -> std::cmp::Ordering {
 }
 
 impl Candidates {
-    /// The tokens whose logits are more than -∞.
+    /// The tokens whose logits are above -∞.
     pub(super) fn new(logits: impl Iterator<Item = (u32, f64)>) -> Self {
         Self(logits.filter(|&(_, logit)| logit > f64::NEG_INFINITY).collect())
     }
@@ -23,7 +23,7 @@ impl Candidates {
         self.0.sort_unstable_by(order);
     }
 
-    /// Keeps logits of at least the greatest less `n` standard deviations; 0 keeps all.
+    /// Keeps logits of at least the greatest minus `n` standard deviations; 0 keeps all.
     pub(super) fn top_n_sigma(&mut self, n: f64) {
         if n == 0.0 {
             return;
@@ -36,7 +36,7 @@ impl Candidates {
         self.0.retain(|&(_, logit)| logit >= least);
     }
 
-    /// Keeps the `k` likeliest, or all for 0, and brings them in order.
+    /// Keeps the `k` likeliest, or all for 0, and sorts them.
     pub(super) fn top_k(&mut self, k: usize) {
         if k > 0 && k < self.0.len() {
             self.0.select_nth_unstable_by(k - 1, order);
@@ -86,32 +86,33 @@ impl Candidates {
         self.0.truncate(kept.max(1));
     }
 
-    /// Excludes the tokens with a probability of at least `threshold`, but the last of them.
+    /// Excludes the tokens with a probability of at least `threshold`, except the last of them.
     pub(super) fn exclude_top_choices(&mut self, threshold: f64) {
         let top = self.probabilities().partition_point(|&probability| probability >= threshold);
         self.0.drain(..top.saturating_sub(1));
     }
 
-    /// Excludes tokens whose surprise in bits is more than `limit`, but the first.
+    /// Excludes tokens whose surprise in bits is above `limit`, except the first.
     pub(super) fn surprise_at_most(&mut self, limit: f64) {
         let kept = self.probabilities().partition_point(|probability| -probability.log2() <= limit);
         self.0.truncate(kept.max(1));
     }
 
-    /// The entropy as a share of the greatest that this many tokens can have, from 0 to 1; `None` for a single token.
+    /// The entropy relative to its maximum for this many tokens, from 0 to 1; `None` for a single token.
     pub(super) fn evenness(&self) -> Option<f64> {
         let greatest = (self.0.len() as f64).ln();
         (self.0.len() > 1).then(|| (entropy(&self.probabilities()) / greatest).clamp(0.0, 1.0))
     }
 
-    /// Divides logits by a temperature. 0 keeps the likeliest token alone.
+    /// Divides logits by a temperature. 0 keeps only the likeliest token.
     pub(super) fn scale(&mut self, temperature: f64) {
         if temperature == 0.0 {
             self.0.truncate(1);
         }
         let greatest = self.0[0].1;
         for (_, logit) in &mut self.0 {
-            // Less the greatest, which changes no probability: tiny temperatures make no infinities whose difference is not a number.
+            // Subtracts the greatest logit, which changes no probability: otherwise tiny temperatures would make
+            // infinities whose difference is NaN.
             *logit = if *logit == greatest { 0.0 } else { (*logit - greatest) / temperature };
         }
     }

@@ -11,7 +11,7 @@ use crate::{Error, Result, Tokenizer};
 /// is an empty set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SequenceBreakers {
-    /// In order, and not empty.
+    /// Sorted and not empty.
     sequences: Vec<Vec<u32>>,
 }
 
@@ -45,7 +45,7 @@ impl SequenceBreakers {
         if texts().any(str::is_empty) {
             return Err(Error::sampler("dry_breakers", "an empty text breaks everything"));
         }
-        // Each text in two parts, with the tokens of the second.
+        // Each split of each text into two parts, with the tokens of the second.
         let cuts: Vec<(&[u8], Vec<u32>)> = texts()
             .flat_map(|text| text.char_indices().skip(1).map(move |(at, _)| text.split_at(at)))
             .map(|(begin, rest)| (begin.as_bytes(), tokenizer.encode_inside(rest)))
@@ -65,12 +65,12 @@ impl SequenceBreakers {
         Self::from_tokens(sequences)
     }
 
-    /// The greatest token of all sequences.
+    /// The greatest token number in all sequences.
     pub(super) fn greatest(&self) -> Option<u32> {
         self.sequences.iter().flatten().copied().max()
     }
 
-    /// The length of the longest sequence that tokens begin with.
+    /// The length of the longest sequence at the beginning of these tokens.
     fn longest(&self, tokens: &[u32]) -> Option<usize> {
         let first = tokens.first()?;
         let begin = self.sequences.partition_point(|sequence| sequence[0] < *first);
@@ -84,10 +84,11 @@ impl SequenceBreakers {
 }
 
 impl Sampler {
-    /// DRY's penalty of tokens that would continue a repetition in `recent`. Breakers of one token have no penalty.
+    /// Applies DRY's penalty to tokens that would continue a repetition in `recent`. Breakers of one token have no
+    /// penalty.
     pub(super) fn penalize_repetitions(&self, logits: &mut [f64], recent: &[u32]) {
         let n = recent.len();
-        // A repetition begins behind the last breaker.
+        // Repetitions begin after the last breaker.
         let breaker = (0..n).rev().find_map(|at| Some(at + self.dry_breakers.longest(&recent[at..])?));
         let longest = n - breaker.unwrap_or(0);
         if longest < self.dry_allowed_length {
@@ -105,20 +106,20 @@ impl Sampler {
             if let (Some(logit), false) = (logits.get_mut(token as usize), self.dry_breakers.has(token)) {
                 let exponent = (length - self.dry_allowed_length) as f64;
                 let penalty = f64::from(self.dry_multiplier) * f64::from(self.dry_base).powf(exponent);
-                // Finite, so that a long repetition is not forbidden where nothing else is left.
+                // Finite, so that a long repetition is still possible if it is the only candidate.
                 *logit -= penalty.min(f32::MAX.into());
             }
         }
     }
 }
 
-/// For each number of tokens to step back from the end, from 1: how many tokens before there equal those at the end. This is the
-/// Z-algorithm (Gusfield 1997) on the reversed tokens, in linear time.
+/// For each number of steps back from the end, from 1: how many tokens before that position equal those at the end.
+/// This is the Z-algorithm (Gusfield 1997) on the reversed tokens, in linear time.
 pub(super) fn repetitions(tokens: &[u32]) -> impl Iterator<Item = (usize, usize)> {
     let n = tokens.len();
     let reversed = |i: usize| tokens[n - 1 - i];
     let mut lengths = vec![0; n];
-    // The match that ends last: what is within it is known from its counterpart at the beginning.
+    // The match that ends last: the values inside it follow from their counterparts at the beginning.
     let (mut begin, mut end) = (0, 0);
     for i in 1..n {
         let mut length = if i < end { lengths[i - begin].min(end - i) } else { 0 };

@@ -18,21 +18,21 @@ impl Surprises {
         self.sums.truncate(self.count(position));
     }
 
-    /// Adds a token behind all others. Its surprise is in bits.
+    /// Appends a token. Its surprise is in bits.
     pub(super) fn record(&mut self, position: usize, surprise: f64) {
         let before = self.sums.last().map_or(0.0, |&(_, sum)| sum);
         self.sums.push((position, before + surprise));
     }
 
-    /// How many tokens there are before a position.
+    /// The number of recorded tokens before a position.
     fn count(&self, position: usize) -> usize {
         self.sums.partition_point(|&(at, _)| at < position)
     }
 }
 
 impl Sampler {
-    /// The greatest surprise of a token at a position, in bits. It begins as 2 τ, and each token drawn with the surprise s lowers it by
-    /// η (s - τ).
+    /// The maximum surprise of a token at a position, in bits. It begins as 2 τ, and each drawn token with the surprise
+    /// s lowers it by η (s - τ).
     pub(super) fn mirostat_limit(&self, surprises: &Surprises, position: usize) -> f64 {
         let [tau, eta] = [self.mirostat_tau, self.mirostat_eta].map(f64::from);
         let count = surprises.count(position);

@@ -125,7 +125,7 @@ impl Default for Sampler {
     }
 }
 
-/// Which numbers a parameter may be, and their description.
+/// The valid numbers of a parameter, and their description.
 type Rule = (fn(f32) -> bool, &'static str);
 
 const FINITE: Rule = (f32::is_finite, "a finite number");
@@ -135,10 +135,10 @@ const POSITIVE: Rule = (|x| x.is_finite() && x > 0.0, "a finite number above 0")
 const SHARE: Rule = (|x| (0.0..=1.0).contains(&x), "a number from 0 to 1");
 const POSITIVE_SHARE: Rule = (|x| x > 0.0 && x <= 1.0, "a number above 0 and at most 1");
 
-/// The most tokens that a device finds for a sampler to choose among.
+/// Maximum number of candidates that a device finds for a sampler.
 const MOST_CANDIDATES: usize = 128;
 
-/// What random numbers are for: each purpose has its own sequence.
+/// The purpose of a random number: each has its own sequence.
 #[derive(Clone, Copy)]
 enum Purpose {
     Token,
@@ -208,8 +208,8 @@ impl Sampler {
         }
     }
 
-    /// How many of the likeliest tokens it chooses among, where it needs to know no others and they are few: a device finds them, and the
-    /// rest of its logits need not come to the host.
+    /// How many of the likeliest tokens it chooses among, if it needs no other logits and the number is small: a device
+    /// then finds the candidates, and the other logits are not downloaded.
     pub(crate) fn candidates(&self) -> Option<usize> {
         if self.is_greedy() {
             return Some(1);
@@ -231,10 +231,11 @@ impl Sampler {
         Ok(self.drawn(&left, tokens, surprises))
     }
 
-    /// Chooses as [`Sampler::choose`] does, from the likeliest tokens and their logits, no fewer than [`Sampler::candidates`] says.
+    /// Chooses like [`Sampler::choose`], from the likeliest tokens and their logits; at least as many as
+    /// [`Sampler::candidates`] returns.
     ///
     /// # Errors
-    /// [`Error::Sampler`] where every logit is -∞.
+    /// [`Error::Sampler`] if every logit is -∞.
     pub(crate) fn choose_among(
         &self,
         candidates: &[(u32, f32)],
@@ -246,7 +247,7 @@ impl Sampler {
         Ok(self.drawn(&left, tokens, surprises))
     }
 
-    /// One of these tokens, drawn by their probabilities.
+    /// Draws one of these tokens by their probabilities.
     fn drawn(&self, left: &[(u32, f64)], tokens: &[u32], surprises: &mut Surprises) -> u32 {
         let mut at = self.draw(tokens.len(), Purpose::Token);
         let reaches = |&(_, probability): &(u32, f64)| {
@@ -254,7 +255,7 @@ impl Sampler {
             at -= probability;
             reaches
         };
-        // The probabilities may sum to less than 1 by rounding.
+        // Rounding may make the sum of the probabilities less than 1.
         let chosen = left.iter().position(reaches).unwrap_or(left.len() - 1);
         let (token, probability) = left[chosen];
         surprises.truncate(tokens.len());
@@ -271,7 +272,7 @@ impl Sampler {
     /// [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where every token is forbidden.
     pub fn probabilities(&self, logits: &[f32], tokens: &[u32], surprises: &Surprises) -> Result<Vec<(u32, f64)>> {
         self.check(logits.len())?;
-        // -0 becomes 0, so that the order of equal logits is that of the tokens.
+        // Turns -0 into 0, so that equal logits are ordered by token.
         let mut logits: Vec<f64> = logits.iter().map(|&logit| f64::from(logit) + 0.0).collect();
         for &(token, addend) in &self.logit_bias {
             logits[token as usize] += f64::from(addend);
@@ -311,7 +312,7 @@ impl Sampler {
         Ok(left.into_probabilities())
     }
 
-    /// The penalties of tokens that occur in `recent`.
+    /// Applies the penalties to tokens that occur in `recent`.
     fn penalize(&self, logits: &mut [f64], recent: &[u32]) {
         let mut counts: HashMap<u32, u32> = HashMap::new();
         for &token in recent {
@@ -320,7 +321,7 @@ impl Sampler {
         let [repeat, frequency, presence] =
             [self.repeat_penalty, self.frequency_penalty, self.presence_penalty].map(f64::from);
         for (token, count) in counts {
-            // Users of this function may have tokens that the logits do not cover.
+            // Callers may pass tokens that the logits do not cover.
             if let Some(logit) = logits.get_mut(token as usize) {
                 *logit = if *logit > 0.0 { *logit / repeat } else { *logit * repeat };
                 *logit -= f64::from(count) * frequency + presence;
@@ -340,11 +341,11 @@ impl Sampler {
         }
     }
 
-    /// A number of `[0, 1)` for a position: SplitMix64 (Steele et al. 2014) of the seed and the position.
+    /// A number in `[0, 1)` for a position: SplitMix64 (Steele et al. 2014) of the seed and the position.
     fn draw(&self, position: usize, purpose: Purpose) -> f64 {
         let seed = match purpose {
             Purpose::Token => self.seed,
-            // Any constant that makes another seed.
+            // Any constant that gives a different seed.
             Purpose::Xtc => self.seed ^ 0x5851_f42d_4c95_7f2d,
         };
         let mut z = seed.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -354,7 +355,7 @@ impl Sampler {
     }
 }
 
-/// The last `n` tokens, or all of fewer.
+/// The last `n` tokens, or all if there are fewer.
 fn last(tokens: &[u32], n: usize) -> &[u32] {
     &tokens[tokens.len().saturating_sub(n)..]
 }

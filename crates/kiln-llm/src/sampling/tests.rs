@@ -15,12 +15,12 @@ fn shares() -> [f32; 4] {
     SHARES.map(|share| share.ln() as f32)
 }
 
-/// Draws from all tokens as they are.
+/// A sampler without any steps.
 fn plain() -> Sampler {
     Sampler { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..Sampler::default() }
 }
 
-/// Logits without a history of surprises, and zeros as tokens.
+/// Chooses without a history of surprises, with zeros as tokens.
 fn choose(sampler: &Sampler, logits: &[f32], position: usize) -> u32 {
     sampler.choose(logits, &vec![0; position], &mut Surprises::default()).unwrap()
 }
@@ -33,7 +33,7 @@ fn counts(sampler: &Sampler) -> [usize; 5] {
     counts
 }
 
-/// Compares what may follow `tokens` with the weights that are expected of each token, up to a factor.
+/// Compares the distribution after `tokens` with the expected weight of each token, up to a common factor.
 fn expect(sampler: &Sampler, logits: &[f32], tokens: &[u32], weights: &[f64]) {
     let found = sampler.probabilities(logits, tokens, &Surprises::default()).unwrap();
     expect_weights(&found, weights);
@@ -87,7 +87,8 @@ fn limits_leave_the_likeliest() {
 
 #[test]
 fn temperature_comes_last() {
-    // Of the square roots of the shares the first would not reach 0.5, and the third would be more than half of the first.
+    // With the square roots of the shares the first would not reach 0.5, and the third would be more than half of the
+    // first.
     let warm = Sampler { temperature: 2.0, ..plain() };
     expect(&warm, &shares(), &[], &SHARES.map(f64::sqrt));
     expect(&Sampler { top_p: 0.49, ..warm.clone() }, &shares(), &[], &[1.0, 0.0, 0.0, 0.0]);
@@ -150,7 +151,7 @@ fn xtc_excludes_all_top_choices_but_the_last() {
     });
     // 1000 with a standard deviation of 27.
     assert!((860..1140).contains(&excluded.count()));
-    // Whether choices are excluded does not depend on the number that chooses the token.
+    // Whether choices are excluded is independent of the random number that chooses the token.
     let first = (0..4000).filter(|&position| choose(&sometimes, &shares(), position) == 0).count();
     // 4000 of 0.75 * 0.5, with a standard deviation of 31.
     assert!((1345..1655).contains(&first), "{first}");
@@ -162,7 +163,7 @@ fn penalties_count_recent_tokens() {
     let penalties = Sampler { repeat_penalty: 2.0, frequency_penalty: 0.5, presence_penalty: 0.25, ..plain() };
     let tokens = [0, 1, 1];
     expect(&penalties, &logits, &tokens, &[0.25, -3.25, 0.5, 1.0].map(f64::exp));
-    // Tokens that the logits do not have are nothing.
+    // Tokens without logits are ignored.
     expect(&penalties, &logits, &[9, 0, 1, 1], &[0.25, -3.25, 0.5, 1.0].map(f64::exp));
     let last = Sampler { repeat_last_n: 1, ..penalties.clone() };
     expect(&last, &logits, &tokens, &[2.0, -2.75, 0.5, 1.0].map(f64::exp));
@@ -170,7 +171,7 @@ fn penalties_count_recent_tokens() {
     expect(&none, &logits, &tokens, &[2.0, -1.0, 0.5, 1.0].map(f64::exp));
     let all = Sampler { repeat_last_n: usize::MAX, ..penalties.clone() };
     expect(&all, &logits, &tokens, &[0.25, -3.25, 0.5, 1.0].map(f64::exp));
-    // Without randomness the likeliest after the penalties.
+    // Without randomness the likeliest after the penalties is chosen.
     let greedy = Sampler { temperature: 0.0, ..penalties };
     assert!(!greedy.is_greedy() && Sampler { repeat_last_n: 0, ..greedy.clone() }.is_greedy());
     expect(&greedy, &logits, &tokens, &[0.0, 0.0, 0.0, 1.0]);
@@ -196,23 +197,23 @@ fn dry_penalises_what_continues_a_repetition() {
     expect(&dry(3, &[]), [0.0, 0.0, 0.5, 0.0, 0.0]);
     expect(&dry(4, &[]), [0.0; 5]);
     expect(&dry(usize::MAX, &[]), [0.0; 5]);
-    // All tokens that occurred and have a token before.
+    // All tokens that occurred and have a predecessor.
     expect(&dry(0, &[]), [0.5, 1.0, 4.0, 2.0, 0.0]);
-    // Behind b there is one token. A breaker of one token has no penalty itself.
+    // After b there is one token. A breaker of one token has no penalty itself.
     expect(&dry(1, &[&[1]]), [0.0, 0.0, 0.5, 0.5, 0.0]);
     expect(&dry(1, &[&[0, 1], &[3]]), [0.0, 0.5, 0.5, 0.0, 0.0]);
-    // The longest breaker counts, and nothing is left behind it.
+    // The longest breaker counts, and nothing is left after it.
     expect(&dry(1, &[&[1, 2], &[1], &[1, 3]]), [0.0; 5]);
-    // Two tokens of a breaker of three break nothing.
+    // Two tokens of a breaker of three are not a breaker.
     expect(&dry(2, &[&[2, 2, 2]]), [0.0, 0.0, 1.0, 0.5, 0.0]);
-    // The tokens looked back at: `y a b c`, and `b c y a b c`.
+    // The tokens that are considered: `y a b c`, and `b c y a b c`.
     expect(&Sampler { dry_last_n: 4, ..dry(1, &[]) }, [0.0; 5]);
     expect(&Sampler { dry_last_n: 6, ..dry(1, &[]) }, [0.0, 0.0, 0.0, 1.0, 0.0]);
     expect(&Sampler { dry_last_n: 0, ..dry(1, &[]) }, [0.0; 5]);
     let greedy = Sampler { temperature: 0.0, ..dry(1, &[]) };
     assert!(!greedy.is_greedy());
     assert_eq!(greedy.choose(&[0.0, 0.0, 1.5, 0.6, 0.0], &REPEATING, &mut Surprises::default()).unwrap(), 0);
-    // Penalties beyond f32 forbid nothing.
+    // Penalties beyond f32 forbid no token.
     let steep = Sampler { dry_base: f32::MAX, ..dry(1, &[]) };
     assert_eq!(steep.choose(&[0.0], &[0; 99], &mut Surprises::default()).unwrap(), 0);
 }
@@ -237,8 +238,8 @@ fn repetitions_are_those_of_a_search() {
 
 #[test]
 fn mirostat_limits_the_surprise() {
-    // The surprises are 1, 2, 2.737 and 3.322 bits; the first limit is 2.1. Of the two that are left they are 0.585 and 1.585, so that the
-    // next limit is 2.1 + 2 * 0.465 = 3.03 or 2.1 - 2 * 0.535 = 1.03.
+    // The surprises are 1, 2, 2.737 and 3.322 bits; the first limit is 2.1. The surprises of the remaining two are
+    // 0.585 and 1.585, so the next limit is 2.1 + 2 * 0.465 = 3.03 or 2.1 - 2 * 0.535 = 1.03.
     let sampler = Sampler { mirostat_tau: 1.05, mirostat_eta: 2.0, top_k: 1, ..plain() };
     expect(&sampler, &shares(), &[], &[2.0, 1.0, 0.0, 0.0]);
     let mut seen = [0; 2];
@@ -250,7 +251,7 @@ fn mirostat_limits_the_surprise() {
         let after = |n: usize| sampler.probabilities(&shares(), &vec![0; n], &surprises).unwrap();
         expect_weights(&after(position), &[2.0, 1.0, 0.0, 0.0]);
         expect_weights(&after(position + 1), &[[0.5, 0.25, 0.15, 0.0], [1.0, 0.0, 0.0, 0.0]][token]);
-        // Choosing again replaces what was recorded.
+        // Choosing again replaces the recorded surprise.
         let recorded = surprises.clone();
         assert_eq!(sampler.choose(&shares(), &tokens, &mut surprises).unwrap() as usize, token);
         assert_eq!(surprises, recorded);
@@ -263,7 +264,7 @@ fn mirostat_limits_the_surprise() {
     let mut surprises = Surprises::default();
     Sampler { temperature: 0.0, ..sampler.clone() }.choose(&shares(), &[], &mut surprises).unwrap();
     assert_eq!(surprises, Surprises::default());
-    // In the long run surprises are near tau, between those of the likeliest token alone and of all.
+    // In the long run surprises are near tau, which is between those of the likeliest token and of all.
     let sampler = Sampler { mirostat_tau: 1.2, mirostat_eta: 0.1, ..sampler };
     let (mut tokens, mut sum) = (Vec::new(), 0.0);
     for _ in 0..2000 {
@@ -294,7 +295,7 @@ fn biases_add_up_and_forbid() {
     assert!(rewarded.probabilities(&shares(), &[1; 64], &Surprises::default()).unwrap().iter().all(|left| left.0 != 1));
 }
 
-/// One sampler for each step, and one of all.
+/// One sampler for each step, and one with all steps.
 fn samplers() -> Vec<Sampler> {
     let breakers = || SequenceBreakers::from_tokens([vec![3], vec![1, 2]]).unwrap();
     vec![
@@ -326,7 +327,7 @@ fn samplers() -> Vec<Sampler> {
 #[test]
 fn a_forbidden_token_is_never_drawn_and_a_seed_repeats() {
     for sampler in samplers() {
-        // All tokens would take DRY as many steps as there are.
+        // Limits how far DRY looks back, which keeps this test fast.
         let sampler = Sampler { logit_bias: vec![(4, f32::NEG_INFINITY)], dry_last_n: 64, ..sampler };
         let drawn = |n: usize| {
             let (mut tokens, mut surprises) = (vec![4], Surprises::default());
@@ -340,7 +341,7 @@ fn a_forbidden_token_is_never_drawn_and_a_seed_repeats() {
     }
 }
 
-/// What drew a token before there were other steps than these, with the temperature first.
+/// The sampler as it was before the other steps existed, with the temperature first.
 fn simple(sampler: &Sampler, logits: &[f32], position: usize) -> u32 {
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
@@ -369,7 +370,7 @@ fn simple(sampler: &Sampler, logits: &[f32], position: usize) -> u32 {
 #[test]
 fn steps_that_are_off_change_nothing() {
     let logits: Vec<f32> = (0..60).map(|i| ((i * 37 % 60) as f32 * 0.1).sin() * 4.0).collect();
-    // Without the temperature its order plays no part, and neither does it without limits of probabilities.
+    // Without a temperature its order has no effect, and neither has it without limits of probabilities.
     for sampler in [
         plain(),
         Sampler { temperature: 1.0, ..Sampler::default() },
@@ -377,7 +378,7 @@ fn steps_that_are_off_change_nothing() {
         Sampler { top_p: 0.6, ..plain() },
         Sampler { min_p: 0.2, ..plain() },
     ] {
-        // Parameters of steps that are off.
+        // Parameters of disabled steps.
         let off = Sampler {
             dynatemp_exponent: 3.0,
             xtc_threshold: 0.0,
@@ -445,7 +446,7 @@ fn parameters_that_make_no_sense_are_errors() {
 fn hostile_logits_give_a_token_or_an_error() {
     for sampler in samplers() {
         for logits in [&[][..], &[f32::NAN; 4], &[f32::NEG_INFINITY; 4]] {
-            // Breakers have tokens up to 3.
+            // Breakers contain tokens up to 3.
             let chosen = sampler.choose(logits, &[], &mut Surprises::default());
             assert!(matches!(chosen, Err(Error::Sampler { .. } | Error::Token { .. })), "{chosen:?}");
         }

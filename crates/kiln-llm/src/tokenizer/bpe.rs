@@ -11,7 +11,7 @@ use crate::{Error, Result};
 pub(super) struct Bpe {
     splitter: Splitter,
     spelling: Spelling,
-    /// Whether a word that is a token as a whole is taken without merging.
+    /// Whether a word that is a token is used without merging.
     whole_words: bool,
     merges: Merges,
 }
@@ -19,13 +19,13 @@ pub(super) struct Bpe {
 /// How words are spelled in the texts of tokens.
 #[derive(Debug)]
 enum Spelling {
-    /// A character of GPT-2's alphabet for each byte; the token of each.
+    /// Each byte is a character of GPT-2's alphabet; the token of each.
     Alphabet(Box<[Option<u32>; 256]>),
-    /// As they are, with `▁` for spaces, and single bytes as `<0xHH>`.
+    /// Unchanged, with `▁` for spaces, and single bytes as `<0xHH>`.
     Plain(Bytes, Cuts),
 }
 
-/// The character that GPT-2's alphabet has for a byte: printable ones stand for themselves.
+/// The character of a byte in GPT-2's alphabet: printable ones represent themselves.
 pub(super) fn alphabet(byte: u8) -> char {
     let c = match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
@@ -49,7 +49,7 @@ pub(super) fn byte_of(c: char) -> Option<u8> {
     Some(byte as u8)
 }
 
-/// A pair of tokens, the rank of their merge and the token that it makes.
+/// A pair of tokens, the rank of their merge and the resulting token.
 #[derive(Debug, Clone, Copy)]
 struct Merge {
     pair: u64,
@@ -69,7 +69,7 @@ fn pair_of(left: u32, right: u32) -> u64 {
 }
 
 impl Merges {
-    /// A pair that no merge has: there is no token of this number.
+    /// A pair that no merge has: there is no token with this number.
     const FREE: u64 = u64::MAX;
 
     fn new(merges: usize) -> Self {
@@ -86,7 +86,7 @@ impl Merges {
         slot
     }
 
-    /// Adds a merge. Of those of the same pair the first counts.
+    /// Adds a merge. The first merge of a pair wins.
     fn insert(&mut self, merge: Merge) {
         let slot = self.slot(merge.pair);
         if self.slots[slot].pair == Self::FREE {
@@ -101,7 +101,7 @@ impl Merges {
     }
 }
 
-/// The two tokens of the text of a merge, which is cut at its first space that is not its first byte.
+/// The two tokens in the text of a merge, which is split at its first space that is not its first byte.
 pub(super) fn cut(merge: &[u8]) -> Result<(&[u8], &[u8])> {
     let at = merge.iter().skip(1).position(|&byte| byte == b' ');
     let at = at.ok_or_else(|| {
@@ -111,13 +111,13 @@ pub(super) fn cut(merge: &[u8]) -> Result<(&[u8], &[u8])> {
     Ok((&merge[..=at], &merge[at + 2..]))
 }
 
-/// The error for a merge of something that is not in the vocabulary.
+/// The error for a merge whose tokens are not in the vocabulary.
 fn unknown((left, right): (&[u8], &[u8]), text: &[u8]) -> Error {
     let [left, right, text] = [left, right, text].map(String::from_utf8_lossy);
     Error::vocabulary("merges", format!("the merge of {left:?} and {right:?}: {text:?} is not in the vocabulary"))
 }
 
-/// Memory that words use one after the other.
+/// Memory that is reused for every word.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     splits: Splits,
@@ -144,8 +144,8 @@ impl Bpe {
         let mut table = Merges::new(merges.len());
         let mut joined = Vec::new();
         let (mut texts, mut found) = (Vec::new(), Vec::new());
-        // Trainers number tokens in the order of merges, so most often it is the next one or, where a token has several merges,
-        // the same again.
+        // Trainers number tokens in the order of merges, so the token is usually the next one or, for a token with
+        // several merges, the same again.
         let mut last = 0;
         for (part, first) in merges.chunks(CHUNK).zip((0u32..).step_by(CHUNK)) {
             texts.clear();

@@ -20,7 +20,7 @@ use super::Tokenizer;
 #[derive(Debug, Clone)]
 pub struct Decoder<'t> {
     tokenizer: &'t Tokenizer,
-    /// Bytes that are not text yet.
+    /// Bytes of an incomplete character.
     bytes: Vec<u8>,
     text: String,
     special: bool,

@@ -17,7 +17,7 @@ const PRE: &str = "tokenizer.ggml.pre";
 const MODEL: &str = "tokenizer.ggml.model";
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
-/// The values of `tokenizer.ggml.model` that kiln has tokenizers for.
+/// The supported values of `tokenizer.ggml.model`.
 const MODELS: &str = "llama (SentencePiece), gpt2 and gemma4 (BPE), bert (WordPiece) and t5 (unigram)";
 
 /// The strings of an array.
@@ -28,7 +28,7 @@ fn strings<'a>(key: &'static str, array: Array<'a>) -> Result<Vec<&'a [u8]>> {
     Ok(strings.collect())
 }
 
-/// The kinds of tokens; all are normal where the file does not say.
+/// The kinds of tokens; all are normal if the file has none.
 fn kinds(metadata: Metadata<'_>, tokens: usize) -> Result<Vec<TokenKind>> {
     let Some(numbers) = metadata.find::<Vec<i64>>(KINDS)? else { return Ok(vec![TokenKind::Normal; tokens]) };
     let kind = |(id, number): (usize, &i64)| {
@@ -38,7 +38,7 @@ fn kinds(metadata: Metadata<'_>, tokens: usize) -> Result<Vec<TokenKind>> {
     numbers.iter().enumerate().map(kind).collect()
 }
 
-/// The scores of tokens, which some files have as integers.
+/// The scores of tokens, which some files store as integers.
 fn scores(metadata: Metadata<'_>) -> Result<Vec<f32>> {
     let Some(array) = metadata.find::<Array<'_>>(SCORES)? else { return Ok(Vec::new()) };
     let score = |value| match value {
@@ -61,7 +61,7 @@ impl Tokenizer {
         let kinds = kinds(metadata, texts.len())?;
         let vocabulary = Vocabulary::new(texts.iter().copied(), kinds, scores(metadata)?)?;
 
-        // What a file need not say. Ids that are out of the vocabulary are not given.
+        // The defaults of optional keys. Ids outside of the vocabulary are omitted.
         let given = |id: u32| ((id as usize) < vocabulary.len()).then_some(id);
         let (defaults, mut add_bos, mut add_eos) = match model {
             "llama" => {
@@ -87,7 +87,7 @@ impl Tokenizer {
         };
         let id = |name: &str, default: Option<u32>| -> Result<Option<u32>> {
             let key = format!("tokenizer.ggml.{name}_token_id");
-            // Some converters write -1 where there is no such token.
+            // Some converters write -1 for a missing token.
             let found = metadata.find::<i64>(&key)?.filter(|&id| id != -1 && id != i64::from(u32::MAX));
             let Some(found) = found else { return Ok(default) };
             let id = u32::try_from(found).ok().and_then(given).ok_or_else(|| {
@@ -104,7 +104,7 @@ impl Tokenizer {
             eot: id("eot", None)?,
             eom: id("eom", None)?,
             unknown: id("unknown", defaults.unknown)?,
-            // The key is misspelled in the format.
+            // The format misspells the key.
             separator: id("seperator", defaults.separator)?,
             padding: id("padding", defaults.padding)?,
             mask: id("mask", defaults.mask)?,
@@ -146,12 +146,12 @@ impl Tokenizer {
             }
         };
 
-        // Gemma 4 does not work without BOS, but its first files set this to false.
+        // Gemma 4 requires BOS, but its first files set this to false.
         let always = model == "gemma4";
         let asked = (flag("add_bos_token")?, flag("add_eos_token")?);
         add_bos = asked.0.unwrap_or(add_bos) || always;
         add_eos = asked.1.unwrap_or(add_eos);
-        // BERT has texts between its own two tokens.
+        // BERT puts texts between two tokens of its own.
         let (begin, end) = if model == "bert" { (ids.bos, ids.separator) } else { (ids.bos, ids.eos) };
         let ends_with = if model == "bert" { true } else { add_eos };
         let around = |asked: Option<bool>, add: bool, id: Option<u32>, name: &'static str| match id {
@@ -187,7 +187,7 @@ fn bytes(array: Array<'_>) -> Result<Vec<u8>> {
     array.iter().map(byte).collect()
 }
 
-/// Which tokens drop white space beside them. Files do not say; these models are known to.
+/// Which tokens remove adjacent white space. Files do not state it; these models are known to.
 fn strips(metadata: Metadata<'_>, vocabulary: &Vocabulary) -> Result<HashMap<u32, (bool, bool)>> {
     let text = |key: &str| metadata.find::<&str>(key).map(|found| found.unwrap_or_default().to_lowercase());
     let (name, pre, architecture) = (text("general.name")?, text(PRE)?, text("general.architecture")?);

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Multiplies and folds words of 8 bytes, several times faster than the hash of the standard library on short texts.
 ///
-/// The seed is random, so that a file cannot bring a vocabulary whose texts all collide.
+/// The seed is random, so that a file cannot contain a vocabulary whose texts all collide.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hash {
     seed: u64,

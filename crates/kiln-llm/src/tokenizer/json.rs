@@ -11,7 +11,7 @@ use super::vocabulary::{TokenKind, Vocabulary, byte_of};
 use super::{Algorithm, Parts, SpecialTokens, Tokenizer, bpe, unigram, wordpiece};
 use crate::{Error, Result};
 
-/// The file, as far as it matters here.
+/// The relevant keys of the file.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -25,7 +25,7 @@ struct File {
     model: Model,
 }
 
-/// A token that is recognised before anything else.
+/// A token that is recognised before the text is split.
 #[derive(Deserialize)]
 struct Added {
     id: u32,
@@ -90,7 +90,7 @@ fn kind(part: &Value) -> &str {
     part.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A part, or those of a sequence, nested ones included.
+/// A part, or the parts of a sequence, including nested ones.
 fn flat<'v>(part: &'v Value, list: &str) -> Vec<&'v Value> {
     match part {
         Value::Null => Vec::new(),
@@ -111,12 +111,12 @@ fn pattern(part: &Value) -> Option<&str> {
     pattern.get("Regex").or_else(|| pattern.get("String"))?.as_str()
 }
 
-/// What a file says of spaces: whether `▁` replaces them, and whether one is put in front of texts.
+/// How a file treats spaces: whether `▁` replaces them, and whether one is added before texts.
 #[derive(Default)]
 struct Spaces {
     replaced: bool,
     prefix: bool,
-    /// In front of the whole text alone, not of what follows a special token.
+    /// Added only before the whole text, not after special tokens.
     first_only: bool,
     merged: bool,
 }
@@ -138,7 +138,7 @@ impl Table {
                 ((0..).zip(texts).collect(), scores)
             }
         };
-        // Numbers may have holes, but a file of a few tokens cannot ask for a table of four billion.
+        // The numbers may have gaps, but a small file must not allocate a table of four billion tokens.
         let most = 2 * (tokens.len() + added.len()) as u64 + 1024;
         let len = tokens
             .iter()
@@ -180,7 +180,7 @@ impl Table {
         Ok(this)
     }
 
-    /// Tokens `<0xHH>` are bytes.
+    /// Marks the tokens `<0xHH>` as bytes.
     fn mark_bytes(&mut self) {
         for (text, kind) in self.texts.iter().zip(&mut self.kinds) {
             if *kind == TokenKind::Normal && byte_of(text.as_bytes()).is_some() {
@@ -206,7 +206,8 @@ impl Tokenizer {
         Self::from_json_of(text, None)
     }
 
-    /// The same without added tokens from the number `rows` on, for which a model has no row: of a family whose models share a file.
+    /// The same without added tokens from the number `rows` on, for which a model has no row: models of a family share
+    /// a file.
     pub(crate) fn from_json_of(text: &str, rows: Option<usize>) -> Result<Self> {
         let File { mut added_tokens, normalizer, pre_tokenizer, post_processor, model } = serde_json::from_str(text)?;
         added_tokens.retain(|token| rows.is_none_or(|rows| (token.id as usize) < rows));
@@ -287,7 +288,7 @@ impl Tokenizer {
     }
 }
 
-/// Reads what a `Metaspace` says.
+/// Reads the settings of a `Metaspace`.
 fn metaspace(part: &Value, spaces: &mut Spaces) {
     spaces.replaced = true;
     match part.get("prepend_scheme").and_then(Value::as_str) {
@@ -315,7 +316,7 @@ fn bpe_splitter(normalizers: &[&Value], pre_tokenizers: &[&Value], spaces: &mut 
     for part in pre_tokenizers {
         match kind(part) {
             "Metaspace" => metaspace(part, spaces),
-            // Texts have no spaces any more where `▁` stands for them.
+            // Spaces that `▁` replaces no longer occur in texts.
             "Split" if spaces.replaced && pattern(part) == Some(" ") => {}
             "Split" => {
                 let behaviour = text(part, "behavior");
@@ -323,7 +324,7 @@ fn bpe_splitter(normalizers: &[&Value], pre_tokenizers: &[&Value], spaces: &mut 
                     (Some("Isolated"), false) | (Some("Removed" | "Isolated"), true) => pattern(part),
                     _ => None,
                 };
-                // Expressions have newlines as they are or as escapes.
+                // Expressions contain newlines directly or as escapes.
                 let found = found.ok_or_else(|| unsupported("the pre-tokenizer", part))?;
                 expressions.push(found.replace('\r', "\\r").replace('\n', "\\n"));
             }
@@ -345,7 +346,7 @@ fn bpe_splitter(normalizers: &[&Value], pre_tokenizers: &[&Value], spaces: &mut 
     Splitter::of_expressions(&expressions).map_err(|found| unsupported("the pre-tokenizer with", &found.into()))
 }
 
-/// What BERT's normalizer says of cases and accents.
+/// Whether BERT's normalizer changes cases and removes accents.
 fn bert(normalizers: &[&Value], pre_tokenizers: &[&Value]) -> Result<(bool, bool)> {
     let [normalizer] = normalizers else { return Err(unsupported("the normalizers", &normalizers.len().into())) };
     let all = flag(normalizer, "clean_text") != Some(false) && flag(normalizer, "handle_chinese_chars") != Some(false);
@@ -361,7 +362,7 @@ fn bert(normalizers: &[&Value], pre_tokenizers: &[&Value]) -> Result<(bool, bool
     Ok((lower_case, flag(normalizer, "strip_accents").unwrap_or(lower_case)))
 }
 
-/// The map of characters of a unigram tokenizer.
+/// The character map of a unigram tokenizer.
 fn unigram_parts(normalizers: &[&Value], pre_tokenizers: &[&Value], spaces: &mut Spaces) -> Result<Option<Vec<u8>>> {
     let mut map = None;
     for part in normalizers {
@@ -409,7 +410,7 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     text.len().is_multiple_of(4).then_some(bytes)
 }
 
-/// The tokens in front of a text and behind it.
+/// The tokens before and after a text.
 fn around(post_processor: &Value) -> Result<(Option<u32>, Option<u32>)> {
     let wrong = || unsupported("the post-processor", post_processor);
     let (mut prefix, mut suffix) = (None, None);

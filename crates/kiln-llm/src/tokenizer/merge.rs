@@ -10,9 +10,9 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
     token: u32,
-    /// The byte of the word where it begins.
+    /// The offset of its first byte in the word.
     pub(super) start: u32,
-    /// Bytes; 0 once it was merged into the symbol before it.
+    /// Number of bytes; 0 after it was merged into the symbol before it.
     pub(super) len: u32,
     previous: u32,
     next: u32,
@@ -31,14 +31,14 @@ impl Symbol {
 /// A pair of neighbours in the queue: rank, left symbol, the bytes and the token of both together.
 type Pair = Reverse<(u32, u32, u32, u32)>;
 
-/// The symbols of a word, and memory that words use one after the other.
+/// The symbols of a word, and memory that is reused for every word.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     all: Vec<Symbol>,
     queue: BinaryHeap<Pair>,
 }
 
-/// The most symbols of a word that is merged by searching for the least rank each time; longer words take a queue.
+/// Maximum number of symbols for which each step searches for the least rank; longer words use a queue.
 const SHORT: usize = 48;
 
 impl Symbols {
@@ -46,7 +46,7 @@ impl Symbols {
         self.all.clear();
     }
 
-    /// Adds a symbol behind the others.
+    /// Appends a symbol.
     pub(super) fn push(&mut self, token: Option<u32>, start: usize, len: usize) {
         let at = self.all.len() as u32;
         let (previous, next) = (at.wrapping_sub(1), at + 1);
@@ -55,8 +55,8 @@ impl Symbols {
         self.all.push(Symbol { token, start, len, previous, next, rank: NONE, merged: NONE });
     }
 
-    /// Merges the pair of the least rank, the leftmost of equals, until there is no pair. `pair` gives the rank and the
-    /// token of a merge, where there is one.
+    /// Merges the pair of the least rank, the leftmost of equal ones, until no pair is left. `pair` returns the rank
+    /// and the token of a merge, if there is one.
     pub(super) fn merge(&mut self, pair: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) {
         if self.all.len() <= SHORT { self.merge_short(pair) } else { self.merge_long(pair) }
     }
@@ -94,7 +94,7 @@ impl Symbols {
         queue.extend((1..end).filter_map(|at| queued(all, at - 1, at)));
         while let Some(Reverse((_, left, len, token))) = queue.pop() {
             let Symbol { next, previous, len: left_len, .. } = all[left as usize];
-            // One of them was merged with another neighbour since: symbols only grow.
+            // Outdated if one of them was merged with another neighbour since: symbols only grow.
             let Some(right) = all.get(next as usize).copied() else { continue };
             if left_len == 0 || left_len + right.len != len {
                 continue;
@@ -110,21 +110,22 @@ impl Symbols {
         }
     }
 
-    /// What is left.
+    /// The remaining symbols.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Symbol> {
         self.all.iter().filter(|symbol| symbol.len > 0)
     }
 }
 
-/// What replaces a space in the texts of tokens, `▁`.
+/// The replacement of spaces in the texts of tokens, `▁`.
 pub(super) const SPACE: &str = "\u{2581}";
 
-/// Where texts with `▁` for spaces may be cut in front of it: no token has `▁` behind that byte, so nothing is merged across.
+/// Where texts with `▁` for spaces may be split before a `▁`: after a byte that precedes `▁` in no token, so no merge
+/// crosses the split.
 ///
-/// Such tokenizers have no words. Cutting changes no token, and short pieces are merged much faster than whole texts.
+/// Such tokenizers have no words. Splitting changes no token, and short pieces are merged much faster than whole texts.
 #[derive(Debug)]
 pub(super) struct Cuts {
-    /// Whether some token has `▁` behind this byte.
+    /// Whether some token contains `▁` after this byte.
     joined: Box<[bool; 256]>,
 }
 
@@ -162,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Merges letters that are neighbours in the alphabet, the later ones first, and doubled letters last.
+    /// Merges adjacent letters of the alphabet, later ones first, and doubled letters last.
     fn merged(word: &str, long: bool) -> Vec<(u32, u32)> {
         let mut symbols = Symbols::default();
         word.bytes().enumerate().for_each(|(at, byte)| symbols.push(Some(byte.into()), at, 1));

@@ -23,7 +23,7 @@ use vocabulary::Vocabulary;
 
 use crate::{Error, Result};
 
-/// How texts are cut into tokens.
+/// How texts are split into tokens.
 #[derive(Debug)]
 enum Algorithm {
     Spm(spm::Spm),
@@ -64,7 +64,7 @@ pub struct Encoding {
 }
 
 impl Default for Encoding {
-    /// The tokens around a text are added, and what users write stays text.
+    /// Adds the tokens around a text; special tokens in the user's text stay text.
     fn default() -> Self {
         Self { add_special: true, parse_special: false }
     }
@@ -78,16 +78,16 @@ pub struct Tokenizer {
     special: Special,
     ids: SpecialTokens,
     ends: BTreeSet<u32>,
-    /// What is put in front of a text and behind it.
+    /// The tokens before and after a text.
     prefix: Option<u32>,
     suffix: Option<u32>,
-    /// A space is put in front of a text, and of what follows a special token.
+    /// Whether a space is added before a text, and before the text after a special token.
     add_space_prefix: bool,
-    /// The space is put in front of the whole text alone.
+    /// Whether the space is added only before the whole text.
     space_prefix_once: bool,
 }
 
-/// What a file says of a tokenizer, in the form that all files are brought to.
+/// The settings of a tokenizer from any file format.
 struct Parts {
     vocabulary: Vocabulary,
     algorithm: Algorithm,
@@ -116,7 +116,7 @@ impl Tokenizer {
         Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix, space_prefix_once })
     }
 
-    /// The same with these tokens in front of texts and behind them, where they are given, and further ones that end a generation.
+    /// The same with the given tokens before and after texts, and further ones that end a generation.
     ///
     /// # Errors
     /// [`Error::Vocabulary`] for a token that does not exist.
@@ -131,10 +131,10 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// That a model with this many rows of embeddings has one for each token.
+    /// Checks that a model with this many rows of embeddings has one for each token.
     ///
     /// # Errors
-    /// [`Error::Model`] where it has fewer.
+    /// [`Error::Model`] if it has fewer.
     pub(crate) fn check_rows(&self, rows: usize) -> Result<()> {
         match self.len() > rows {
             true => Err(Error::model(
@@ -173,7 +173,7 @@ impl Tokenizer {
         tokens
     }
 
-    /// The tokens of a text that is not the beginning of one: no space is put in front of it.
+    /// The tokens of a text inside another: no space is added before it.
     pub(crate) fn encode_inside(&self, text: &str) -> Vec<u32> {
         let mut tokens = Vec::new();
         self.encode_part(text, false, &mut bpe::Scratch::default(), &mut tokens);
@@ -264,7 +264,7 @@ impl Tokenizer {
         (self.prefix, self.suffix)
     }
 
-    /// Whether the texts of tokens begin with a space that was not in the text.
+    /// Whether texts of tokens begin with a space that the text does not have.
     fn adds_space(&self) -> bool {
         match &self.algorithm {
             Algorithm::Spm(_) | Algorithm::Bpe(_) => self.add_space_prefix,
@@ -300,11 +300,11 @@ impl Tokenizer {
     }
 }
 
-/// What chats need.
+/// Methods for chats.
 #[cfg(feature = "chat")]
 impl Tokenizer {
-    /// The tokens of a chat that is to be continued: the token in front of a text is added unless it is there, and no token that
-    /// directs the model begins with a character that has a `guard` behind it. Guards have no tokens.
+    /// The tokens of a chat that is to be continued. Adds the token before a text unless it is there already. No
+    /// control token begins with a character that is followed by a `guard`; guards have no tokens.
     pub(crate) fn encode_chat(&self, text: &str, guard: Option<char>) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(text.len() / 3 + 8);
         tokens.extend(self.prefix);
@@ -321,13 +321,13 @@ impl Tokenizer {
         (self.vocabulary.kind(token) == TokenKind::UserDefined).then_some(len)
     }
 
-    /// Whether a text has a token that directs the model at a position.
+    /// Whether a text has a control token at a position.
     pub(crate) fn control_at(&self, text: &str, at: usize) -> bool {
         let found = self.special.at(&self.vocabulary, text, at, true);
         found.is_some_and(|(token, _)| self.vocabulary.kind(token) != TokenKind::UserDefined)
     }
 
-    /// The bytes that tokens which direct the model begin with.
+    /// The first bytes of control tokens.
     pub(crate) fn control_beginnings(&self) -> [bool; 256] {
         let mut begins = [false; 256];
         for id in 0..self.len() as u32 {

@@ -49,7 +49,7 @@ impl Char {
         matches!(self.class, Class::Punctuation | Class::Symbol)
     }
 
-    /// `[^\r\n\p{L}\p{N}]`, what may precede letters.
+    /// `[^\r\n\p{L}\p{N}]`, which may precede letters.
     fn leads(self) -> bool {
         !self.is_newline() && !self.is_letter() && !self.is_number()
     }
@@ -84,9 +84,9 @@ type Rule = fn(&[Char]) -> usize;
 /// One expression.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// Matches are pieces, and so is what is between them.
+    /// Matches are pieces, and so are the texts between them.
     Find(&'static [Rule]),
-    /// Runs of digits are cut into groups of three from their end.
+    /// Runs of digits are divided into groups of three from their end.
     GroupsOfThree,
 }
 
@@ -166,7 +166,7 @@ fn others_without_marks(text: &[Char]) -> usize {
     tailed(text, led(text, space, |c| c.is_other() && !c.class.is_mark()), Char::is_newline)
 }
 
-/// What was matched, and what follows for which `is` holds.
+/// A match, extended by the following characters for which `is` holds.
 fn tailed(text: &[Char], matched: usize, is: impl Fn(Char) -> bool) -> usize {
     if matched == 0 { 0 } else { matched + run(&text[matched..], is) }
 }
@@ -225,14 +225,15 @@ fn halving_spaces(text: &[Char]) -> usize {
     [512, 256, 128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(fits).unwrap_or(spaces(text).min(1))
 }
 
-/// `L?U*l+|L?U+l*` with `L` for `[^\r\n\p{L}\p{N}]`, where some characters are of both `U` and `l`, and some of both `L` and these.
+/// `L?U*l+|L?U+l*` with `L` for `[^\r\n\p{L}\p{N}]`, where some characters are in both `U` and `l`, and some in both
+/// `L` and these.
 fn led_cased(text: &[Char], upper: impl Fn(Char) -> bool, lower: impl Fn(Char) -> bool) -> usize {
     let runs = |text: &[Char]| {
         let uppers = run(text, &upper);
         (uppers, run(&text[uppers..], &lower))
     };
     let to_lower = |text: &[Char]| match runs(text) {
-        // `U*` gives characters back until one that is of both ends the match.
+        // `U*` backtracks to a character that is in both classes and ends the match.
         (uppers, 0) => text[..uppers].iter().rposition(|&c| lower(c)).map_or(0, |at| at + 1),
         (uppers, lowers) => uppers + lowers,
     };
@@ -265,7 +266,7 @@ fn cased_letters_with_contraction(text: &[Char]) -> usize {
     }
 }
 
-/// [`cased_letters_with_contraction`] of what is not Han.
+/// [`cased_letters_with_contraction`] for text other than Han.
 fn cased_letters_but_han(text: &[Char]) -> usize {
     match led_cased(text, |c| c.is_upper() && !c.is_han(), |c| c.is_lower() && !c.is_han()) {
         0 => 0,
@@ -314,12 +315,12 @@ fn newline(text: &[Char]) -> usize {
     run(text, Char::is_newline).min(1)
 }
 
-/// `\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿ…]+`, the letters of scripts with cases, of DeepSeek's first models.
+/// `\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿ…]+`, the letters of scripts with cases, for DeepSeek's first models.
 fn spaced_bicameral_letters(text: &[Char]) -> usize {
     led(text, Char::is_space, |c| BICAMERAL.binary_search_by(|range| compare(range, c.c)).is_ok())
 }
 
-/// Where a range is, seen from a character.
+/// The order of a range relative to a character.
 fn compare(&(first, last): &(char, char), c: char) -> std::cmp::Ordering {
     if last < c {
         std::cmp::Ordering::Less
@@ -483,7 +484,7 @@ fn one_punctuation(text: &[Char]) -> usize {
     run(text, |c| c.class == Class::Punctuation || c.c.is_ascii_punctuation()).min(1)
 }
 
-/// The scripts that AFMoE keeps apart: `[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+`.
+/// The scripts that AFMoE separates: `[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+`.
 fn afmoe_scripts(text: &[Char]) -> usize {
     run(text, |c| {
         matches!(c.c, '一'..='鿿' | '㐀'..='䶿' | '\u{f900}'..='\u{faff}' | '\u{3040}'..='ヿ' | '\u{ff65}'..='\u{ff9f}' | '\u{2f00}'..='\u{2fdf}'
@@ -495,7 +496,7 @@ fn afmoe_scripts(text: &[Char]) -> usize {
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
 const GPT_2: Stage =
     Stage::Find(&[contraction, spaced_letters, spaced_numbers, spaced_others, spaces_before_last, spaces]);
-/// [`GPT_2`] after numbers were cut into digits.
+/// [`GPT_2`] after splitting numbers into digits.
 const DIGITS_GPT_2: &[Stage] = &[Stage::Find(&[number]), GPT_2];
 /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`.
 const LLAMA_3: Stage = Stage::Find(&[
@@ -510,7 +511,7 @@ const LLAMA_3: Stage = Stage::Find(&[
 /// [`LLAMA_3`] with single digits.
 const QWEN_2: Stage =
     Stage::Find(&[any_contraction, led_letters, number, others_with_newlines, lines, spaces_before_last, spaces]);
-/// The expression that DeepSeek-V3 ends with.
+/// The last expression of DeepSeek-V3.
 const DEEPSEEK_3: Stage = Stage::Find(&[
     ascii_punctuation_and_letters,
     letters_led_by_no_punctuation,
@@ -529,7 +530,7 @@ const GPT_4O: Stage = Stage::Find(&[
     spaces,
 ]);
 
-/// [`QWEN_2`] with marks beside letters.
+/// [`QWEN_2`] with marks in addition to letters.
 const QWEN_35: Stage = Stage::Find(&[
     any_contraction,
     led_letters_and_marks,
@@ -543,20 +544,20 @@ const QWEN_35: Stage = Stage::Find(&[
 const TEKKEN: Stage =
     Stage::Find(&[cased_letters, number, others_with_newlines_and_slashes, lines, spaces_before_last, spaces]);
 
-/// What a family does beside splitting.
+/// The properties of a family other than splitting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Traits {
-    /// A word that is a token as a whole is taken without merging.
+    /// A word that is a token is used without merging.
     whole_words: bool,
-    /// BOS is added where the file does not say.
+    /// BOS is added unless the file says otherwise.
     adds_bos: bool,
     /// Texts of tokens are UTF-8 with `▁` for spaces, not GPT-2's alphabet.
     plain: bool,
-    /// A run of newlines that is a token as a whole is taken without merging.
+    /// A run of newlines that is a token is used without merging.
     whole_newlines: bool,
 }
 
-/// A family: its names in files, its expressions, what it does beside.
+/// A family: its names in files, its expressions, its other properties.
 #[derive(Debug)]
 struct Family {
     names: &'static [&'static str],
@@ -655,7 +656,7 @@ static FAMILIES: &[Family] = families! {
 /// The expression of GPT-2.
 pub(super) const GPT_2_EXPRESSION: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// Those of Llama 3, Qwen 2, GPT-4o, Mistral's newer models, and two of DeepSeek-V3.
+/// The expressions of Llama 3, Qwen 2, GPT-4o, Mistral's newer models, and two of DeepSeek-V3.
 #[rustfmt::skip]
 const LLAMA_3_EXPRESSION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 #[rustfmt::skip]
@@ -668,7 +669,7 @@ const TEKKEN_EXPRESSION: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{
 const DEEPSEEK_3_EXPRESSION: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 const CJK_EXPRESSION: &str = r"[一-龥぀-ゟ゠-ヿ]+";
 
-/// Expressions as files of Hugging Face have them, and what they are here.
+/// Expressions in files of Hugging Face, and their stages.
 #[rustfmt::skip]
 static EXPRESSIONS: &[(&str, Stage)] = &[
     (GPT_2_EXPRESSION, GPT_2),
@@ -686,7 +687,7 @@ static EXPRESSIONS: &[(&str, Stage)] = &[
     (r"\d{1,3}(?=(?:\d{3})*\b)", Stage::GroupsOfThree),
 ];
 
-/// Splits texts as a family does.
+/// Splits texts like a family.
 #[derive(Debug, Clone)]
 pub(super) struct Splitter {
     stages: Cow<'static, [Stage]>,
@@ -694,16 +695,16 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
-    /// The family of a name.
+    /// The family with this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         let family = FAMILIES.iter().find(|family| family.names.contains(&name))?;
         Some(Self { stages: family.stages.into(), traits: family.traits })
     }
 
-    /// Splits by expressions, one after the other.
+    /// Splits by expressions in turn.
     ///
     /// # Errors
-    /// The first expression that is not known.
+    /// The first unknown expression.
     pub(super) fn of_expressions(expressions: &[String]) -> Result<Self, String> {
         let stage = |text: &String| {
             let known = EXPRESSIONS.iter().find(|(expression, _)| expression == text);
@@ -753,7 +754,7 @@ impl Splitter {
 }
 
 impl Stage {
-    /// Appends where the parts of a piece end that begins at the character `start`.
+    /// Appends the ends of the parts of a piece that begins at the character `start`.
     fn cut(self, piece: &[Char], start: usize, ends: &mut Vec<usize>) {
         let mut at = 0;
         let mut gap = 0;
@@ -795,11 +796,11 @@ impl Stage {
     }
 }
 
-/// Where words end, and memory that splitting uses.
+/// The ends of words, and memory that splitting reuses.
 #[derive(Debug, Default)]
 pub(super) struct Splits {
     chars: Vec<Char>,
-    /// The character behind each piece.
+    /// The character after each piece.
     pieces: Vec<usize>,
     next: Vec<usize>,
 }
@@ -855,7 +856,7 @@ mod tests {
         ("gemma4", &[r"[^\n]+|[\n]+"]),
     ];
 
-    /// The pieces by the expressions themselves.
+    /// The pieces according to the regular expressions.
     fn by_expressions<'t>(expressions: &[Regex], text: &'t str) -> Vec<&'t str> {
         let mut pieces = vec![text];
         for expression in expressions {
@@ -876,7 +877,7 @@ mod tests {
         pieces
     }
 
-    /// Parts of texts about which expressions differ.
+    /// Texts that different expressions split differently.
     const PARTS: &[&str] = &[
         " ",
         " ",

@@ -7,9 +7,9 @@ use super::vocabulary::{TokenKind, Vocabulary};
 /// Finds tokens in texts, the longest at each position.
 #[derive(Debug)]
 pub(super) struct Special {
-    /// Lengths of the tokens that begin with each byte, the longest first.
+    /// Lengths of the tokens that begin with each byte, longest first.
     lengths: Vec<Vec<usize>>,
-    /// Tokens beside which white space is dropped: in front, behind.
+    /// Tokens that remove adjacent white space: before, after.
     strips: HashMap<u32, (bool, bool)>,
 }
 
@@ -19,7 +19,7 @@ pub(super) enum Part<'t> {
     Token(u32),
 }
 
-/// Whether a token of this kind is recognised, where those that direct the model are or are not.
+/// Whether a token of this kind is recognised; `with_control` says whether control tokens are.
 fn is_recognised(kind: TokenKind, with_control: bool) -> bool {
     kind == TokenKind::UserDefined || with_control && matches!(kind, TokenKind::Control | TokenKind::Unknown)
 }
@@ -42,7 +42,7 @@ impl Special {
         Self { lengths, strips }
     }
 
-    /// The longest token that a text has at a position, and its length.
+    /// The longest token at a position of a text, and its length.
     pub(super) fn at(
         &self,
         vocabulary: &Vocabulary,
@@ -53,14 +53,14 @@ impl Special {
         let bytes = text.as_bytes();
         self.lengths[usize::from(bytes[at])].iter().find_map(|&len| {
             let token = vocabulary.find(bytes.get(at..at + len)?)?;
-            // A token that is not UTF-8 may end within a character.
+            // A token that is not UTF-8 may end inside a character.
             let fits = text.is_char_boundary(at) && text.is_char_boundary(at + len);
             (fits && is_recognised(vocabulary.kind(token), with_control)).then_some((token, len))
         })
     }
 
-    /// Calls `with` with the parts of a text, in their order. No part of text is empty. No token begins with a character that has a
-    /// `guard` behind it.
+    /// Calls `with` with the parts of a text in order. No text part is empty. No token begins with a character that is
+    /// followed by a `guard`.
     pub(super) fn split<'t>(
         &self,
         vocabulary: &Vocabulary,
@@ -97,7 +97,7 @@ impl Special {
     }
 }
 
-/// Texts of tokens that end a turn or a text, whichever model they are of.
+/// Texts of tokens that end a turn or a text in any model.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -123,15 +123,15 @@ const ENDS: &[&str] = &[
     "[e~[",
 ];
 
-/// Texts of tokens that separate files and repositories where a model completes code: a generation ends with them, too.
+/// Texts of tokens that separate files and repositories in code completion, which end a generation too.
 const FILE_ENDS: &[&[&str]] = &[
     &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
     &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
     &["<|file_sep|>"],
 ];
 
-/// The tokens that end a generation: those that the file names, and those that are known by their texts. The latter direct
-/// the model whatever the file says, so that a text which spells them stays text.
+/// The tokens that end a generation: those that the file names, and those that are known by their texts. The latter
+/// become control tokens whatever the file says, so that a text which spells them stays text.
 pub(super) fn ends(vocabulary: &mut Vocabulary, named: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
     let mut ends: BTreeSet<u32> = named.into_iter().collect();
     let token = |vocabulary: &Vocabulary, text: &str| vocabulary.find(text.as_bytes());
@@ -144,7 +144,7 @@ pub(super) fn ends(vocabulary: &mut Vocabulary, named: impl IntoIterator<Item = 
     for text in ENDS {
         let Some(id) = token(vocabulary, text) else { continue };
         let also = |text: &str| vocabulary.find(text.as_bytes()).is_some();
-        // Where messages end with a token of their own, `<|end|>` ends a part of one, and `</s>` is a word of HTML.
+        // In models with an end-of-message token, `<|end|>` ends a part of a message, and `</s>` is an HTML tag.
         let within = match *text {
             "<|end|>" => (also("<|return|>") || also("<|flush|>")) && (also("<|call|>") || also("<|calls|>")),
             "</s>" => also("<|tool_response>") || also("<|plamo:eos|>"),

@@ -4,7 +4,7 @@ use super::merge::{Cuts, Symbols};
 use super::vocabulary::{Bytes, Vocabulary};
 use crate::Result;
 
-/// The tokenizer of Llama 1 and 2, and of models made from it.
+/// The tokenizer of Llama 1 and 2, and of models based on them.
 #[derive(Debug)]
 pub(super) struct Spm {
     bytes: Bytes,
@@ -12,11 +12,11 @@ pub(super) struct Spm {
     cuts: Cuts,
 }
 
-/// Ranks scores: the greater a score, the less its rank.
+/// Converts a score to a rank: the greater the score, the smaller the rank.
 fn rank(score: f32) -> u32 {
     // Both zeros are the same score.
     let bits = (score + 0.0).to_bits();
-    // Bits of positive floats are in their order, those of negative ones in the opposite order.
+    // The bits of positive floats have the order of the floats, those of negative ones the opposite order.
     if bits >> 31 == 0 { !(bits | 1 << 31) } else { bits }
 }
 
@@ -49,7 +49,7 @@ impl Spm {
         }
     }
 
-    /// Appends a token for each byte. What has no such token is unknown, once for the character.
+    /// Appends a token for each byte. A character with a byte that has no token becomes one unknown token.
     fn spell(&self, vocabulary: &Vocabulary, bytes: &[u8], to: &mut Vec<u32>) {
         let start = to.len();
         for &byte in bytes {

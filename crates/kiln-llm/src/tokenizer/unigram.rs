@@ -8,29 +8,29 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Unigram {
     unknown: u32,
-    /// What a character costs that no token spells.
+    /// The score of a character that no token spells.
     unknown_score: f64,
-    /// Tokens that texts may be cut into, by their texts.
+    /// Tokens that texts may be divided into, sorted by text.
     sorted: Vec<u32>,
     normalizer: Option<Normalizer>,
     pub(super) add_space_prefix: bool,
     pub(super) merge_spaces: bool,
-    /// Spaces are kept behind words, not in front of them.
+    /// Spaces belong to the word before them, not to the word after.
     pub(super) space_suffix: bool,
 }
 
-/// The best way to reach a position.
+/// The best segmentation up to a position.
 #[derive(Clone, Copy)]
 struct Best {
     token: u32,
-    /// Where the token begins.
+    /// The beginning of its last token.
     from: usize,
     score: f64,
 }
 
 impl Unigram {
     pub(super) fn new(vocabulary: &Vocabulary, unknown: Option<u32>, charsmap: Option<&[u8]>) -> Result<Self> {
-        /// What an unknown character costs more than the least likely token.
+        /// The penalty of an unknown character relative to the least likely token.
         const PENALTY: f64 = 10.0;
         let missing = "a unigram tokenizer needs a token for unknown characters, and the file does not name one";
         let unknown = unknown.ok_or_else(|| Error::vocabulary("tokenizer.ggml.unknown_token_id", missing))?;
@@ -57,11 +57,11 @@ impl Unigram {
         })
     }
 
-    /// Calls `with` with the length and the token of each prefix of a text that is a token, the shortest first.
+    /// Calls `with` with the length and the token of each prefix of a text that is a token, shortest first.
     fn prefixes(&self, vocabulary: &Vocabulary, text: &[u8], mut with: impl FnMut(usize, u32)) {
         let mut tokens = &self.sorted[..];
         for (depth, &byte) in text.iter().enumerate() {
-            // All tokens here share the bytes before. One that ends here is the first of them.
+            // All tokens of the range share the preceding bytes. A token that ends here is the first of them.
             let at = |id: u32| vocabulary.text(id).get(depth).copied();
             let start = tokens.partition_point(|&id| at(id) < Some(byte));
             let end = tokens.partition_point(|&id| at(id) <= Some(byte));
@@ -104,7 +104,7 @@ impl Unigram {
         let mut at = text.len();
         while at > 0 {
             let Best { token, from, .. } = best[at];
-            // Neighbouring characters that are unknown are one unknown token.
+            // Adjacent unknown characters become one unknown token.
             if token != self.unknown || to.len() == start || to.last() != Some(&self.unknown) {
                 to.push(token);
             }
@@ -147,14 +147,14 @@ impl Unigram {
     }
 }
 
-/// SentencePiece's precompiled map of characters: a double array whose entries are combined by XOR, and the replacements.
+/// SentencePiece's precompiled character map: a double array whose entries are combined by XOR, and the replacements.
 ///
-/// An entry has a base in bits 10 to 30 (shifted by 8 where bit 9 is set), the byte that leads to it in bits 0 to 7, and bit 8
-/// where a replacement begins at its base.
+/// An entry has a base in bits 10 to 30 (shifted by 8 if bit 9 is set), its own byte in bits 0 to 7, and bit 8 set if a
+/// replacement begins at its base.
 #[derive(Debug)]
 struct Normalizer {
     entries: Vec<u32>,
-    /// Replacements, each ended by a zero.
+    /// Replacements, each terminated by a zero.
     replacements: Vec<u8>,
 }
 
@@ -175,7 +175,7 @@ impl Normalizer {
         Ok(Self { entries, replacements: replacements.to_vec() })
     }
 
-    /// The bytes of the longest prefix of a text that the map has, and what replaces it.
+    /// The length of the longest prefix of a text that the map contains, and its replacement.
     fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let base = |entry: u32| ((entry >> 10) << ((entry & (1 << 9)) >> 6)) as usize;
         let entry = |at: usize| self.entries.get(at).copied();
@@ -183,7 +183,7 @@ impl Normalizer {
         let mut found = None;
         for (at, &byte) in text.iter().enumerate().take_while(|&(_, &byte)| byte != 0) {
             node ^= usize::from(byte);
-            // A damaged map may lead out of the table: there is no entry.
+            // An index outside of the table, from a damaged map, has no entry.
             let Some(unit) = entry(node).filter(|unit| unit & (1 << 31 | 0xff) == u32::from(byte)) else { break };
             node ^= base(unit);
             if unit >> 8 & 1 == 1
@@ -200,7 +200,7 @@ impl Normalizer {
     fn apply(&self, text: &str, to: &mut String) {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
-            // Where a prefix ends within a character the map is damaged; the character is kept.
+            // If a prefix ends inside a character, the map is damaged; the character is kept.
             match self.longest(rest.as_bytes()) {
                 Some((len, replacement)) if rest.is_char_boundary(len) => {
                     to.push_str(replacement);

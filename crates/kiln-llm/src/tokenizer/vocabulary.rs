@@ -9,9 +9,9 @@ use crate::{Error, Result};
 pub enum TokenKind {
     /// A piece of text.
     Normal = 1,
-    /// The token of text that the vocabulary cannot spell.
+    /// The token for text that the vocabulary cannot spell.
     Unknown = 2,
-    /// Directs the model: begin, end, turn. It is recognised in text only where that is asked for.
+    /// Controls the model: begin, end, turn. It is recognised in text only on request.
     Control = 3,
     /// Recognised in every text before it is split.
     UserDefined = 4,
@@ -22,7 +22,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    /// The kind with this number in files. llama.cpp has a kind "undefined", which no tokenizer uses.
+    /// The kind with this number in files. llama.cpp's kind "undefined" is used by no tokenizer.
     pub(super) fn from_id(id: i64) -> Option<Self> {
         Some(match id {
             1 => Self::Normal,
@@ -36,10 +36,10 @@ impl TokenKind {
     }
 }
 
-/// A slot of the table: a token, with what finds it without a look at the tables by token.
+/// A slot of the table: a token with its text's location, so that a lookup does not need the tables by token.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Half of the hash of the text, so that other texts are hardly ever compared.
+    /// Half of the text's hash, so that other texts are rarely compared.
     hash: u32,
     id: u32,
     start: u32,
@@ -52,12 +52,12 @@ const FREE: Slot = Slot { hash: 0, id: u32::MAX, start: 0, len: 0 };
 /// The tokens of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    /// All texts, one behind the other.
+    /// All texts, concatenated.
     texts: Vec<u8>,
-    /// Where each ends.
+    /// The end of each text.
     ends: Vec<u32>,
     kinds: Vec<TokenKind>,
-    /// Empty where the file has no scores.
+    /// Empty if the file has no scores.
     scores: Vec<f32>,
     hash: Hash,
     /// Tokens by the hashes of their texts.
@@ -66,7 +66,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// A vocabulary. Of tokens with the same text the first is the token of that text.
+    /// A vocabulary. If several tokens have the same text, the first is found.
     pub(super) fn new<'a>(
         texts: impl Iterator<Item = &'a [u8]>,
         kinds: Vec<TokenKind>,
@@ -110,7 +110,7 @@ impl Vocabulary {
         let mut start = 0;
         for id in 0..n as u32 {
             let (end, text) = (this.ends[id as usize], this.text(id));
-            // A token without text is never the token of a text.
+            // A token without text is never found.
             if !text.is_empty() {
                 let (slot, hash) = this.slot(text);
                 if this.by_text[slot].id == FREE.id {
@@ -122,7 +122,7 @@ impl Vocabulary {
         Ok(this)
     }
 
-    /// The slot of a text (that of its token, or the free one where its token would be), and half of its hash.
+    /// The slot of a text (that of its token, or a free one), and half of its hash.
     fn slot(&self, text: &[u8]) -> (usize, u32) {
         let mask = self.by_text.len() - 1;
         let hash = self.hash.of(text);
@@ -141,7 +141,7 @@ impl Vocabulary {
         self.ends.len()
     }
 
-    /// The text of a token, which exists.
+    /// The text of a token, which must exist.
     pub(super) fn text(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let start = if id == 0 { 0 } else { self.ends[id - 1] as usize };
@@ -159,15 +159,15 @@ impl Vocabulary {
         (id != FREE.id).then_some(id)
     }
 
-    /// The token that a piece of text becomes. Tokens that direct the model are not among them, nor are those of bytes: a user who
-    /// writes `<s>` gets its letters.
+    /// The token for a piece of text. Control tokens and byte tokens are excluded: a user who writes `<s>` gets the
+    /// tokens of its letters.
     pub(super) fn find_piece(&self, text: &[u8]) -> Option<u32> {
         let is_text = |&id: &u32| !matches!(self.kind(id), TokenKind::Control | TokenKind::Unknown | TokenKind::Byte);
         self.find(text).filter(is_text)
     }
 
-    /// The tokens of many texts. Their slots are read first and their texts then, so that the machine waits for several at
-    /// the same time: tables of a large vocabulary are in no cache.
+    /// The tokens of many texts. Reads all slots first and then their texts, so that the processor waits for several
+    /// cache misses at once: tables of a large vocabulary exceed the caches.
     pub(super) fn find_all(&self, texts: &[&[u8]], to: &mut Vec<Option<u32>>) {
         let mask = self.by_text.len() - 1;
         to.clear();
@@ -187,7 +187,7 @@ impl Vocabulary {
         self.kinds[id as usize] = kind;
     }
 
-    /// The score of a token; 0 where the file has no scores.
+    /// The score of a token; 0 if the file has no scores.
     pub(super) fn score(&self, id: u32) -> f32 {
         self.scores.get(id as usize).copied().unwrap_or(0.0)
     }
@@ -204,7 +204,7 @@ impl Vocabulary {
             if self.kind(id) == TokenKind::Byte {
                 let byte = byte_of(self.text(id)).ok_or_else(|| {
                     let text = String::from_utf8_lossy(self.text(id)).into_owned();
-                    Error::vocabulary("tokens", format!("{text:?} (token {id}) stands for a byte, <0xHH> is expected"))
+                    Error::vocabulary("tokens", format!("token {id} is a byte: <0xHH> is expected, not {text:?}"))
                 })?;
                 bytes.0[usize::from(byte)].get_or_insert(id);
             }

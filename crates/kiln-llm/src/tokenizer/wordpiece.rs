@@ -6,7 +6,7 @@ use crate::{Error, Result};
 
 /// The tokenizer of BERT.
 ///
-/// Texts of tokens begin with `▁` where a word begins, as GGUF files have them, and have no `##` within words.
+/// Texts of tokens begin with `▁` at the beginning of a word, as in GGUF files, and have no `##` inside words.
 #[derive(Debug)]
 pub(super) struct WordPiece {
     unknown: u32,
@@ -14,10 +14,10 @@ pub(super) struct WordPiece {
     pub(super) strip_accents: bool,
 }
 
-/// Longer words are unknown, as in the original: a cut looks at every end of every token.
+/// Longer words become unknown, as in the original: the search considers every end of every token.
 const LONGEST_WORD: usize = 100;
 
-/// The scripts whose characters are words.
+/// Whether a character is a word of its own, as in some scripts.
 fn is_cjk(c: char) -> bool {
     matches!(c, '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
         | '\u{2b740}'..='\u{2b81f}' | '\u{2b920}'..='\u{2ceaf}' | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')
@@ -37,7 +37,7 @@ impl WordPiece {
             if c.is_whitespace() {
                 self.encode_word(vocabulary, &mut word, to);
             } else if c == '\0' || c == '\u{fffd}' || Class::of(c) == Class::Control {
-                // Left out, as in the original.
+                // Omitted, as in the original.
             } else if self.strip_accents {
                 without_accents(c, |c| self.push(vocabulary, c, &mut word, to));
             } else {
@@ -62,7 +62,7 @@ impl WordPiece {
         }
     }
 
-    /// Appends the tokens of a word, and empties it.
+    /// Appends the tokens of a word, and clears the word.
     fn encode_word(&self, vocabulary: &Vocabulary, word: &mut String, to: &mut Vec<u32>) {
         if word.is_empty() {
             return;

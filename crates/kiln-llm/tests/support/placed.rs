@@ -17,7 +17,7 @@ fn options() -> SessionOptions {
 }
 
 fn load<'e>(engine: &'e Engine, kind: Kind, layers: DeviceLayers) -> Model<'e> {
-    // Tests that run at once have files of their own.
+    // Tests that run at the same time use different files.
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = RandomModel::new(kind).save(&format!("placed-{}-{number}", std::process::id()));
@@ -70,7 +70,7 @@ pub(crate) fn layers_give_the_same_wherever_they_are(settings: impl Fn() -> Engi
     let gpu = name_of_gpu(&engine);
     let forced = settings().force(gpu.clone()).build().unwrap();
     let host = Engine::builder().without_profile().build().unwrap();
-    // The embedding of the first is its head, too, so it is on both.
+    // The embedding of the first model is also its head, so it is on both devices.
     for kind in [GEMMA2, Kind { layers: 3, ..LLAMA }] {
         let alone = load(&host, kind, DeviceLayers::Predicted);
         let mut session = alone.session(options()).unwrap();
@@ -91,7 +91,7 @@ pub(crate) fn layers_give_the_same_wherever_they_are(settings: impl Fn() -> Engi
                 _ => assert_eq!([at(0), at(1)], [(false, 0..split), (true, split..kind.layers)], "{what}"),
             }
             assert!(plan.parts.iter().all(|part| part.weights > 0 && part.cache > 0 && part.scratch > 0), "{plan}");
-            // On the host to the byte, on the device as it allocates.
+            // Exact on the host, rounded to the granularity of allocations on the device.
             let row = (4 * ROOM * 2 * kind.head) as u64;
             let on_host = plan.parts.iter().filter(|part| part.place != gpu);
             on_host.for_each(|part| assert_eq!(part.cache % (row * part.layers.len() as u64), 0, "{plan}"));
@@ -149,7 +149,7 @@ pub(crate) fn limits_decide_how_many_layers_fit(settings: impl Fn() -> EngineBui
     let [two, all] = [2, 4].map(|layers| planned(DeviceLayers::Last(layers)).parts.pop().unwrap().bytes());
     let limited = |device_bytes: u64| settings().budget(Budget { device_bytes, ..Budget::default() });
 
-    // Two layers fit to the byte.
+    // Two layers fit exactly.
     for (bytes, expected) in [(two, 2), (two - 1, 1)] {
         let engine = limited(bytes).build().unwrap();
         let model = load(&engine, kind, DeviceLayers::Fitting);
@@ -164,7 +164,7 @@ pub(crate) fn limits_decide_how_many_layers_fit(settings: impl Fn() -> EngineBui
         let model = load(&engine, kind, DeviceLayers::Last(3));
         assert!(matches!(model.session(options()), Err(Error::OutOfMemory { .. })));
     }
-    // Not one does.
+    // No layer fits.
     let engine = limited(1000).build().unwrap();
     let model = load(&engine, kind, DeviceLayers::Fitting);
     let mut session = model.session(options()).unwrap();
@@ -174,7 +174,7 @@ pub(crate) fn limits_decide_how_many_layers_fit(settings: impl Fn() -> EngineBui
     given(&mut session);
     assert!(engine.memory_use().iter().all(|(_, used)| used.live == 0), "{:?}", engine.memory_use());
 
-    // Where a GPU is forced all layers are to be there.
+    // If a GPU is forced, all layers must run there.
     let engine = limited(all - 1).force(gpu.clone()).build().unwrap();
     let model = load(&engine, kind, DeviceLayers::Predicted);
     let error = model.session(options()).unwrap_err();
@@ -185,7 +185,7 @@ pub(crate) fn limits_decide_how_many_layers_fit(settings: impl Fn() -> EngineBui
     let of = |context: usize| model.session(SessionOptions { context: Some(context), ..options() });
     assert!(matches!(of(largest + 1), Err(Error::OutOfMemory { .. })));
     assert_eq!(given(&mut of(largest).unwrap()).0.len(), 15);
-    // A short context does without the graphs of many tokens.
+    // A short context does not need the graphs of many tokens.
     let engine = limited(all / 4).force(gpu.clone()).build().unwrap();
     let model = load(&engine, kind, DeviceLayers::Predicted);
     let Err(Error::OutOfMemory { largest: Some(short), .. }) = model.session(options()) else { panic!("{all} bytes") };
@@ -204,14 +204,14 @@ pub(crate) fn predictions_decide_where_layers_are(settings: impl Fn() -> EngineB
         let plan = load(&plain, GEMMA2, DeviceLayers::Last(layers)).memory_plan(options()).unwrap();
         plan.parts.last().unwrap().bytes()
     });
-    // Seconds of any operation on the CPU and on the GPU, bytes that the GPU takes, and layers there.
+    // Seconds of any operation on the CPU and on the GPU, bytes of GPU memory, and layers on the GPU.
     for (cpu, seconds, bytes, expected) in
         [(1e-3, 1e-6, all, 4), (1e-3, 1e-6, two, 2), (1e-6, 1e-3, all, 0), (1e-3, 0.99e-3, two, 0)]
     {
         let mut places = plain.places().to_vec();
         for place in &mut places {
             place.roofline.overhead = if place.memory == Memory::HOST { cpu } else { seconds };
-            // What crosses costs more than the little that the last case gains.
+            // Transfers cost more than the small gain of the last case.
             place.launch = if place.memory == Memory::HOST { 0.0 } else { 1e-3 };
         }
         let mut profile = Profile::new(plain.machine().clone(), places).unwrap();

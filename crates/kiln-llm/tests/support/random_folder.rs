@@ -113,7 +113,7 @@ fn name_of(kind: &Kind, name: &str, prefix: &str) -> Option<String> {
         "ffn_down" => "mlp.down_proj",
         "attn_norm" => "input_layernorm",
         "post_attention_norm" => "post_attention_layernorm",
-        // Where a norm follows attention, too, this one has another name.
+        // If a norm also follows attention, this one has another name.
         "ffn_norm" if kind.norms_after => "pre_feedforward_layernorm",
         "ffn_norm" => "post_attention_layernorm",
         "post_ffw_norm" => "post_feedforward_layernorm",

@@ -235,7 +235,7 @@ pub(crate) const KINDS: [Kind; 22] = [
     GEMMA2,
     GEMMA3,
     PHI3,
-    // Biases of fused projections, and a context that is not longer than the original one.
+    // Biases of fused projections, and a context that does not exceed the original one.
     Kind {
         rotated: 6,
         biases: true,
@@ -260,10 +260,10 @@ pub(crate) const KINDS: [Kind; 22] = [
         ],
         ..LLAMA
     },
-    // Positions by the mask alone.
+    // Positions only through the mask.
     Kind { name: "granite", rotates: |_| false, keys: &[("rope.scaling.finetuned", Key::Truth(false))], ..LLAMA },
     Kind { name: "smollm3", layers: 5, tied: true, rotates: |i| i != 3, ..LLAMA },
-    // As OLMo 3: scaled in the fourth layer, which has no window.
+    // Like OLMo 3: scaled in the fourth layer, which has no window.
     Kind {
         name: "olmo2",
         layers: 5,
@@ -285,11 +285,11 @@ pub(crate) const KINDS: [Kind; 22] = [
         ],
         ..LLAMA
     },
-    // As Mistral 7B.
+    // Like Mistral 7B.
     Kind { window: Some(4), ..LLAMA },
-    // Scaled without a type, as files of 2023 are.
+    // Scaling without a type, as in files of 2023.
     Kind { scaling: Scaling::Linear(4.0), keys: &[("rope.scale_linear", Key::Number(4.0))], ..LLAMA },
-    // A factor that is no power of two.
+    // A factor that is not a power of two.
     Kind {
         scaling: Scaling::Linear(2.5),
         magnitude: 1.5,
@@ -314,7 +314,7 @@ pub(crate) const KINDS: [Kind; 22] = [
         ],
         ..LLAMA
     },
-    // A magnitude that is cancelled.
+    // A magnitude that cancels out.
     Kind {
         scaling: Scaling::Yarn(4.0, 32.0, 1.0, 300.0),
         magnitude: 1.0,
@@ -326,7 +326,7 @@ pub(crate) const KINDS: [Kind; 22] = [
         ],
         ..QWEN2
     },
-    // Windows where the file says so.
+    // Windows if the file states them.
     Kind {
         layers: 3,
         window: Some(3),
@@ -336,13 +336,13 @@ pub(crate) const KINDS: [Kind; 22] = [
     },
     MIXTRAL,
     QWEN3_MOE,
-    // A tensor for each expert, and all of them for every token.
+    // A tensor for each expert, and all experts for every token.
     Kind {
         experts: Some(Experts { count: 4, used: 4, ffn: FFN, normalised: true, scale: 1.0, apart: true }),
         keys: &[("expert_count", Key::Count(4)), ("expert_used_count", Key::Count(4))],
         ..MIXTRAL
     },
-    // Probabilities among all experts, and a scale.
+    // Probabilities over all experts, and a scale.
     Kind {
         experts: Some(Experts { count: 7, used: 1, ffn: 20, normalised: false, scale: 2.5, apart: false }),
         keys: &[
@@ -406,7 +406,7 @@ impl RandomModel {
                 }
             }
             if let Some(experts) = kind.experts {
-                // Scores that are far apart, so that no rounding chooses another expert.
+                // Scores far apart, so that rounding never selects another expert.
                 add(name("ffn_gate_inp.weight"), &[experts.count, WIDTH], 2.0, 0.0);
                 for (part, rows, columns) in
                     [("ffn_gate", experts.ffn, WIDTH), ("ffn_up", experts.ffn, WIDTH), ("ffn_down", WIDTH, experts.ffn)]
@@ -645,7 +645,7 @@ impl RandomModel {
                     Scaling::None => turn,
                     Scaling::Linear(factor) => turn / factor,
                     Scaling::Yarn(factor, fast, slow, original) => {
-                        // The index of the pair whose wavelength goes so many times into the original context.
+                        // The index of the pair that makes this many turns in the original context.
                         let at = |turns: f64| {
                             (original / (turns * std::f64::consts::TAU)).ln() / theta.ln() * n as f64 / 2.0
                         };

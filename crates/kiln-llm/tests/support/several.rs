@@ -22,7 +22,7 @@ fn prompts(longest: u32) -> Vec<Vec<u32>> {
 
 fn load<'e>(engine: &'e Engine, kind: Kind, name: &str) -> Model<'e> {
     let path = RandomModel::new(kind).save(name);
-    // Read, so that the file may go.
+    // Read into memory, so that the file can be deleted.
     let model = Model::from_gguf(engine, kiln_gguf::Model::read(&path).unwrap()).unwrap();
     std::fs::remove_file(path).unwrap();
     model
@@ -80,7 +80,7 @@ pub(crate) fn together_is_as_alone(engine: &Engine, kinds: &[(Kind, DType, &[usi
         let (prompts, mut session) = (prompts(longest), session(&model, cache));
         for &round in rounds {
             let samplers = samplers(round);
-            // Rounds of as many rows as slots, and of fewer.
+            // Rounds with as many rows as slots, and with fewer.
             let mut sequences = model.sequences(options(if round % 2 == 0 { 8 } else { 11 }, cache)).unwrap();
             let ids: Vec<SequenceId> = prompts
                 .iter()
@@ -108,7 +108,7 @@ pub(crate) fn sequences_come_and_go(engine: &Engine, longest: u32) {
     assert!(sequences.step().unwrap().is_empty(), "nothing to follow");
     let mut waiting = prompts.iter().enumerate();
     let (mut made, mut known) = (Vec::new(), Vec::new());
-    // Each prompt gets a place as soon as one is free; they are of different lengths, so places are taken in another order.
+    // Each prompt gets a slot as soon as one is free; their lengths differ, so slots are freed in another order.
     loop {
         while sequences.room() > 0 {
             let Some((i, prompt)) = waiting.next() else { break };
@@ -125,7 +125,7 @@ pub(crate) fn sequences_come_and_go(engine: &Engine, longest: u32) {
         let finished = made.iter().filter(|made| made.sequence == *id && made.finish.is_some()).count();
         assert_eq!((finished, sequences.tokens(*id)), (1, None));
     }
-    // A fork goes on as its origin does, or differently, and outlives it.
+    // A fork continues like its origin, or differently, and outlives it.
     let origin = sequences.add(&prompts[3], greedy(99)).unwrap();
     made = (0..3).flat_map(|_| sequences.step().unwrap()).collect();
     let drawn = Sampler { temperature: 2.0, seed: 8, ..Sampler::default() };
@@ -149,7 +149,7 @@ pub(crate) fn sequences_come_and_go(engine: &Engine, longest: u32) {
 pub(crate) fn sequences_end_and_errors_name_them(engine: &Engine) {
     let model = load(engine, LLAMA, "ends");
     let mut sequences = model.sequences(SequencesOptions { most: 4, context: Some(9), cache: DType::F32 }).unwrap();
-    // The token that ends a text is the only one that is not forbidden, then any other one.
+    // Only the token that ends a text is allowed, then only another one.
     let only = |only: u32| {
         let others = (0..VOCABULARY as u32).filter(|&token| token != only);
         let logit_bias = others.map(|token| (token, f32::NEG_INFINITY)).collect();
@@ -167,7 +167,7 @@ pub(crate) fn sequences_end_and_errors_name_them(engine: &Engine) {
     assert_eq!(finish(fills), [None, Some(Finish::Context)]);
     let text = |id| made.iter().filter(|made| made.sequence == id).map(|made| &*made.text).collect::<String>();
     assert_eq!([text(ends), text(fills)], ["", " ab ab"]);
-    // Nothing is added where something is wrong.
+    // Nothing is added after an error.
     let options = |most| going_on(Sampler::greedy(), most);
     let wrong = Sampler { top_p: 0.0, ..Sampler::default() };
     assert!(matches!(sequences.add(&[], options(1)), Err(Error::Model { .. })));
@@ -198,7 +198,7 @@ pub(crate) fn sequences_end_and_errors_name_them(engine: &Engine) {
         let refused = model.sequences(SequencesOptions { most, ..SequencesOptions::default() });
         assert!(matches!(refused, Err(Error::Model { .. })), "{most}");
     }
-    // Weights that are not numbers: whatever the samplers need.
+    // Weights that are not numbers, for samplers with all kinds of needs.
     let mut random = RandomModel::new(LLAMA);
     let down = random.tensors.iter_mut().find(|(name, ..)| name == "blk.1.ffn_down.weight").unwrap();
     down.2[5] = f32::NAN;
@@ -229,7 +229,7 @@ pub(crate) fn candidates_are_those_of_all_logits(engine: &Engine, seeds: u64) {
     for (k, temperature) in [(1, 1.0), (3, 1.0), (5, 3.0), (12, 2.0), (128, 2.0)] {
         for seed in 0..seeds {
             let few = Sampler { top_k: k, temperature, seed, ..Sampler::default() };
-            // A bias that changes nothing needs all logits.
+            // A bias without effect still needs all logits.
             let all = Sampler { logit_bias: vec![(0, 0.0)], ..few.clone() };
             let mut drawn = |sampler| alone(&mut session, &[1, 6, 7], sampler, 10);
             assert_eq!(drawn(&few), drawn(&all), "top_k {k}, seed {seed}");

@@ -3,7 +3,7 @@
 use super::Builder;
 use crate::types::{Operand, Value};
 
-/// Loops and branches; the labels are written by themselves.
+/// Loops and branches, whose labels are generated.
 impl Builder {
     fn fresh_label(&self) -> u32 {
         let label = self.labels.get() + 1;
@@ -85,7 +85,7 @@ impl Builder {
         self.while_(
             || self.lt(i, end),
             || {
-                // Nothing but the step below writes the variable: inside of a turn it is a value.
+                // Only the step below writes the variable, so inside an iteration it is a value.
                 body(i.0);
                 i.set(self.add(i, step));
             },

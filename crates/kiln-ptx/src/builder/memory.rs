@@ -24,7 +24,7 @@ pub struct SharedCluster;
 pub trait Space: Copy + sealed::Sealed {
     /// What an address is.
     type Address: Scalar;
-    /// As PTX says it.
+    /// Its name in PTX.
     const NAME: &'static str;
     #[doc(hidden)]
     fn index<'k>(
@@ -120,7 +120,7 @@ impl<'k, T> Pointer<'k, Shared, T> {
         Self { base: self.base + bytes, ..self }
     }
 
-    /// With some bits of the address flipped, which are of no constant offset.
+    /// Flips some bits of the address, for addresses without a constant offset.
     pub(crate) fn flipped(self, bits: impl Operand<u32>) -> Self {
         Self { base: self.base ^ bits, ..self }
     }

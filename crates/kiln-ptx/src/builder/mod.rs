@@ -27,17 +27,17 @@ use crate::{Gate, PtxKernel, Target};
 /// outside of it. What has to come out is a [`Variable`].
 pub struct Builder {
     text: RefCell<Text>,
-    /// Registers of each class that are in use.
+    /// Number of used registers of each class.
     registers: [Cell<u32>; Class::ALL.len()],
     labels: Cell<u32>,
     shared_bytes: Cell<u32>,
-    /// The greatest alignment of an array in shared memory.
+    /// Maximum alignment of the arrays in shared memory.
     shared_align: Cell<u32>,
     /// Blocks of a cluster along x.
     cluster: Cell<u32>,
-    /// Blocks that a multiprocessor is to hold; 0 where nothing was said.
+    /// Blocks that a multiprocessor must be able to run at once; 0 if unspecified.
     resident_blocks: Cell<u32>,
-    /// Whether blocks go on to work that others would do.
+    /// Whether the kernel is persistent: its blocks continue with further work.
     blocks_stay: Cell<bool>,
     parameters: RefCell<Vec<Parameter>>,
     gate: Cell<Gate>,
@@ -45,9 +45,9 @@ pub struct Builder {
 
 /// The name of the shared memory of a kernel.
 pub(crate) const SHARED: &str = "smem";
-/// The least alignment of an array in shared memory: that of the widest access.
+/// Minimum alignment of an array in shared memory: that of the widest access.
 const SHARED_ALIGN: u32 = 16;
-/// Bytes of shared memory that a kernel may have in its text; more come with the launch.
+/// Maximum bytes of static shared memory; more is allocated by the launch.
 const MOST_STATIC_SHARED: u32 = 48 << 10;
 
 impl Builder {
@@ -66,7 +66,7 @@ impl Builder {
         }
     }
 
-    /// The kernel whose body was written.
+    /// The finished kernel.
     pub(crate) fn finish(self, name: String, block: [u32; 3]) -> PtxKernel {
         let (mut text, parameters) = (self.text.into_inner(), self.parameters.into_inner());
         let (shared_bytes, cluster, gate) = (self.shared_bytes.get(), self.cluster.get(), self.gate.get());
@@ -74,7 +74,7 @@ impl Builder {
         let blocks_stay = self.blocks_stay.get();
         text.line(|line| line.put("\tret;\n}\n"));
 
-        // What stands before the body is known only now. It is written behind it, and changes places with it at the end.
+        // The head is known only now. It is written after the body and moved before it at the end.
         let head = text.len();
         preamble(&mut text, gate, dynamic_shared);
         text.line(|line| line.put("\n"));
@@ -157,7 +157,7 @@ impl Builder {
         }
     }
 
-    /// Adds what `write` writes, a line at most.
+    /// Appends the output of `write`, at most a line.
     #[inline(always)]
     fn line(&self, write: impl FnOnce(&mut Line<'_>)) {
         self.text.borrow_mut().line(write);
@@ -181,7 +181,7 @@ impl Builder {
         }
     }
 
-    /// A register that nothing has written yet.
+    /// A new register.
     #[inline(always)]
     pub(crate) fn fresh<T: Scalar>(&self) -> Value<'_, T> {
         Value { builder: self, number: self.fresh_many::<T>(1), scalar: PhantomData }
@@ -200,7 +200,7 @@ impl Builder {
         fragment
     }
 
-    /// Registers beside one another that nothing has written yet.
+    /// New consecutive registers.
     pub(crate) fn fragment<T: Scalar, const N: usize>(&self) -> Fragment<'_, T, N> {
         Fragment { builder: self, first: self.fresh_many::<T>(N as u32), scalar: PhantomData }
     }

@@ -112,7 +112,7 @@ macro_rules! lists {
 }
 impl<T, const N: usize> Sealed for [Value<'_, T>; N] {}
 impl<T, const N: usize> Sealed for [Variable<'_, T>; N] {}
-// Few registers need not be beside one another.
+// Small fragments need not be consecutive.
 lists! {
     Registers 1;
     Registers 2;
@@ -179,15 +179,15 @@ macro_rules! constants {
     };
 }
 constants! {
-    /// How many groups may be under way still.
+    /// Maximum number of groups that may still be in flight.
     Groups(u32) = U32 u64::from;
     /// Registers of a thread: a multiple of 8 from 24 to 256.
     RegisterCount(u32) = U32 u64::from;
-    /// Blocks of a cluster, a bit each.
+    /// Blocks of a cluster, as bits.
     Blocks(u16) = U32 u64::from;
     /// 1 or 0.
     Flag(bool) = U32 u64::from;
-    /// 1, or -1 where it is true.
+    /// -1 if true, else 1.
     Sign(bool) = S32 |minus| if minus { -1i64 as u64 } else { 1 };
     /// 4 bytes.
     Four(()) = U32 |()| 4;

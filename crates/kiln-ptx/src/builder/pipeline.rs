@@ -14,7 +14,7 @@ pub struct Pipeline<'k> {
     stages: u32,
 }
 
-/// Where a thread stands in a ring: the stage, and the parity of the phase that it waits for there.
+/// The position of a thread in a ring: the stage, and the parity of the phase that it waits for there.
 struct Turn<'k> {
     stage: Variable<'k, u32>,
     parity: Variable<'k, u32>,
@@ -57,7 +57,7 @@ impl<'k> Pipeline<'k> {
 
     /// At the first stage, to fill it.
     pub fn producer(self, k: &'k Builder) -> Producer<'k> {
-        // The phase before the first counts as over: every stage is empty at first.
+        // The phase before the first counts as complete, because every stage is empty at first.
         Producer { pipeline: self, turn: Turn { stage: k.variable(0u32), parity: k.variable(1u32) } }
     }
 

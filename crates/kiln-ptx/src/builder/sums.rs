@@ -40,7 +40,7 @@ impl Builder {
     /// The operand that lies at `at` as the panels say, at the beginning of one of their first rows or panels that is a
     /// multiple of 1024 bytes from the first; `across`: rows are along k, not columns.
     pub fn descriptor<'k, T>(&'k self, at: Pointer<'k, Shared, T>, panels: Panels, across: bool) -> Descriptor<'k> {
-        // In a cluster, the upper bits of an address say which block it is of.
+        // In a cluster, the upper bits of an address identify the block.
         const IN_BLOCK: u32 = (1 << 18) - 1;
         let first = self.or(self.cvt_u64((at.address() & IN_BLOCK) >> 4u32), panels.descriptor(across));
         Descriptor { first, panels, across }

@@ -13,7 +13,7 @@ type Word<'k> = Value<'k, u32>;
 const BLOCK: u32 = 256;
 /// Elements of a thread: whole words of every type.
 const EACH: u32 = 4;
-/// Groups of elements at most: 32 bits count what the last block reaches over.
+/// Maximum groups of elements, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - EACH * BLOCK) as u64;
 
 /// The same numbers as elements of another type, as [`kiln_ir::op::Cast`] defines it. Memory ends with a whole word.
@@ -23,7 +23,7 @@ pub struct Cast {
     to: DType,
 }
 
-/// A number on the way from one type to another.
+/// An intermediate value of a cast.
 enum Number<'k> {
     Float(F32<'k>),
     Signed(Value<'k, i32>),
@@ -64,7 +64,7 @@ impl Cast {
         let group = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
         let first = group * EACH;
         k.if_(k.lt(first, n), || {
-            // A word is there where its first element is.
+            // A word exists if its first element does.
             let there = |word: u32, size: usize| k.lt(first + word * EACH / size as u32, n);
             let (from, to) = (self.from.size(), self.to.size());
             let (x, out) = (x.index(group * from as u32), out.index(group * to as u32));
@@ -85,7 +85,7 @@ impl Cast {
         });
     }
 
-    /// The number in the lowest bits of a word; what stands above them is ignored.
+    /// The value in the lowest bits of a word; the bits above are ignored.
     fn load<'k>(&self, k: &'k Builder, bits: Word<'k>) -> Number<'k> {
         match self.from {
             DType::F32 => Number::Float(k.bits_f32(bits)),
@@ -100,7 +100,7 @@ impl Cast {
         }
     }
 
-    /// The bits of the element nearest to a number, zeros above.
+    /// The bits of the nearest element, with zeros above.
     fn store<'k>(&self, k: &'k Builder, x: Number<'k>) -> Word<'k> {
         let float = |x: Number<'k>| match x {
             Number::Float(x) => x,
@@ -128,7 +128,7 @@ impl Cast {
             DType::Blocks(_) => unreachable!("`Cast::new` takes no blocks"),
             DType::Bool => {
                 let bits = match x {
-                    // Both zeros are zero.
+                    // Both zeros are false.
                     Number::Float(x) => k.bits_u32(x) & 0x7fff_ffffu32,
                     Number::Signed(x) => k.bits_u32(x),
                     Number::Unsigned(x) => x,

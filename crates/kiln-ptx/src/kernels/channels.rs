@@ -7,9 +7,9 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Elements of a thread: neighbouring threads have neighbouring ones, each time.
+/// Elements of a thread: in each iteration adjacent threads have adjacent ones.
 const EACH: u32 = 4;
-/// Elements at most: 32 bits count what the last block reaches over.
+/// Maximum elements, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - EACH * BLOCK) as u64;
 
 /// `x gamma + beta`, those of the channel; or with statistics `(x - mean) / √(variance + eps) gamma + beta`. Channels are planes of

@@ -12,7 +12,7 @@ type Word<'k> = Value<'k, u32>;
 const BLOCK: u32 = 256;
 /// Elements of a thread.
 const EACH: u32 = 4;
-/// Elements at most: 32 bits count what the last block reaches over.
+/// Maximum elements, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - EACH * BLOCK) as u64;
 
 /// The number of elements as 32 bits, and the grid that covers them.
@@ -85,7 +85,7 @@ impl Compare {
             ($a:expr, $b:expr) => {
                 match self.comparison {
                     Comparison::Eq => k.eq($a, $b),
-                    // The instruction for it is false for NaN.
+                    // The instruction for `ne` is false for NaN.
                     Comparison::Ne => k.not(k.eq($a, $b)),
                     Comparison::Lt => k.lt($a, $b),
                     Comparison::Le => k.le($a, $b),
@@ -210,7 +210,7 @@ impl Arithmetic {
             return;
         }
         k.if_(k.lt(first, n), || {
-            // Beyond the end it is the byte of another element, which nobody reads.
+            // Beyond the end it is the byte of another element, which is not used.
             let lanes = (0..EACH).map(|lane| (result(first + lane) & 0xffu32) << (8 * lane));
             let word = lanes.reduce(|word, byte| word | byte).unwrap_or_else(|| k.constant(0u32));
             k.st(out.index(group), word);
@@ -224,7 +224,7 @@ impl Arithmetic {
         if self.dtype == DType::I8 { k.bits_u32(k.bits_s32(high) >> 24) } else { high >> 24 }
     }
 
-    /// Of integers of either sign sums, differences and products have the same bits.
+    /// Sums, differences and products have the same bits for both signs.
     fn of<'k>(&self, k: &'k Builder, a: Word<'k>, b: Word<'k>) -> Word<'k> {
         let signed = matches!(self.dtype, DType::I32 | DType::I8);
         let (x, y) = (k.bits_s32(a), k.bits_s32(b));

@@ -15,7 +15,7 @@ const EACH: u32 = 8;
 /// Elements of a block at a time.
 const TILE: u32 = BLOCK * EACH;
 const _: () = assert!(TILE as usize == Operation::TILE);
-/// Extents at most: 32 bits count what the last block reaches over.
+/// Maximum extents, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - TILE) as u64;
 
 /// What a launch computes.
@@ -23,7 +23,7 @@ const MOST: u64 = (u32::MAX - TILE) as u64;
 enum Of {
     /// Sums of rows.
     Rows,
-    /// Sums of parts of rows, from those in front of each on.
+    /// Sums of parts of rows, beginning with the sum before each.
     Parts,
     /// The total of each part.
     Totals,
@@ -116,7 +116,7 @@ impl Cumsum {
     }
 }
 
-/// Sums of the elements of a thread from `at` on, each with one more of them; elements from `end` on count as zero.
+/// Prefix sums of the elements of a thread from `at` on; elements from `end` on count as zero.
 fn elements<'k, T: Scalar + table::Add + Operand<T>>(
     k: &'k Builder,
     x: Pointer<'k, Global, T>,
@@ -132,7 +132,8 @@ fn elements<'k, T: Scalar + table::Add + Operand<T>>(
     sums
 }
 
-/// Sums of all threads up to each, from one half of the memory to the other and back; where they are in the end.
+/// Inclusive prefix sums over all threads, alternating between two halves of the memory; returns the address of the
+/// final ones.
 fn joined<'k, T: Scalar + table::Add>(
     k: &'k Builder,
     sums: Pointer<'k, Shared, T>,
@@ -152,7 +153,7 @@ fn joined<'k, T: Scalar + table::Add>(
     sides[0]
 }
 
-/// The sum of all threads, in the first place of the memory.
+/// The sum of all threads, in the first word of the memory.
 fn total<'k, T: Scalar + table::Add>(
     k: &'k Builder,
     sums: Pointer<'k, Shared, T>,

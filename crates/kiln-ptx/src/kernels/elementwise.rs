@@ -13,7 +13,7 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Targe
 const BLOCK: u32 = 256;
 /// Elements that a thread computes.
 const LANES: u32 = 4;
-/// Elements of a result at most: 32 bits count them.
+/// Maximum elements of a result, so that they fit 32 bits.
 const MOST: u64 = u32::MAX as u64 - (BLOCK * LANES) as u64;
 
 /// One function of a chain.
@@ -136,7 +136,7 @@ impl Chain {
     }
 }
 
-/// An input as the kernel finds it.
+/// An input as the kernel accesses it.
 struct Input<'k> {
     fetch: Fetch,
     at: Pointer<'k, Global, f32>,

@@ -12,11 +12,11 @@ use super::team;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType, Value, Variable};
 
-/// Products of a tile that has several.
+/// Maximum products of a tile.
 const TALL: u32 = ExpertTiles::TALL as u32;
-/// Extents at most: 32 bits count rows of the weights of all experts, and what the last block reaches over.
+/// Maximum extents, so that rows of the weights of all experts and the end of the last block fit 32 bits.
 const MOST: u64 = (1 << 30) - 1;
-/// A tile without products has this expert, and a tile with fewer than it may have this product.
+/// The expert of a tile without products, and a placeholder product in a partial tile.
 const NONE: u32 = u32::MAX;
 
 type Word<'k> = Value<'k, u32>;
@@ -26,25 +26,26 @@ pub(super) fn down(tiles: ExpertTiles) -> Result<u32> {
     extent("tiles of products", tiles.count, MAX_GRID_YZ)
 }
 
-/// Words that kernels take after their own: products, rows of the weights of an expert, experts, and experts of a row of x.
+/// Kernel arguments after the kernel's own: products, rows of the weights of an expert, experts, and experts of a row
+/// of x.
 pub(super) fn words(e: &ExpertExtents) -> Result<[u32; 4]> {
-    // Rows of the weights of all experts are counted, too.
+    // Rows of the weights of all experts must fit too.
     extent("rows of weights of all experts", e.experts.saturating_mul(e.n), MOST)?;
     Ok([
         extent("products", e.products(), MOST)?,
         extent("rows of weights", e.n, MOST)?,
         extent("experts", e.experts, MOST)?,
-        // None where there are no products.
+        // 0 if there are no products.
         extent("experts of a row", e.used.max(1), MOST)?,
     ])
 }
 
-/// What a block of threads knows of its tile: buffers `chosen` and `slots`, and what [`words`] says.
+/// The tile of a block: buffers `chosen` and `slots`, and the arguments of [`words`].
 #[derive(Clone, Copy)]
 pub(super) struct Chosen<'k> {
     k: &'k Builder,
     slots: Pointer<'k, Global, u32>,
-    /// Products of a tile.
+    /// Maximum products of the tile.
     rows: u32,
     pub(super) products: Word<'k>,
     pub(super) n: Word<'k>,
@@ -73,7 +74,7 @@ impl<'k> Chosen<'k> {
         self.expert * self.n
     }
 
-    /// Product `i` of the tile, past the last where there are fewer.
+    /// Product `i` of the tile; beyond the last if there are fewer.
     pub(super) fn product(&self, i: impl crate::Operand<u32>) -> Word<'k> {
         let k = self.k;
         match self.rows {
@@ -82,7 +83,7 @@ impl<'k> Chosen<'k> {
         }
     }
 
-    /// The row of x of a product, the last row for one that is not there.
+    /// The row of x of a product; the last row for a missing one.
     pub(super) fn row(&self, product: Word<'k>) -> Word<'k> {
         self.k.min(product, self.products - 1) / self.used
     }
@@ -121,7 +122,7 @@ impl GroupByExpert {
         let each = (count + (Self::BLOCK - 1)) / Self::BLOCK;
         let begin = k.min(thread * each, count);
         let end = k.min(begin + each, count);
-        // How many products of lower experts, and of this one, this thread and those before it have.
+        // The number of products of lower experts, and of this one, in this thread and those before it.
         let found = [0u32; 2].map(|none| k.variable(none));
         k.for_(begin, end, 1u32, |i| {
             let other = k.ld(index.index(i));
@@ -180,7 +181,7 @@ impl Kernel for GroupByExpert {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExpertGemm {
     weights: PtxType,
-    /// Products of a tile.
+    /// Maximum products of a tile.
     rows: u32,
     /// Elements that a lane reads of a row at once.
     piece: u32,
@@ -191,7 +192,7 @@ impl ExpertGemm {
     const BLOCK: u32 = 128;
     /// Rows of the weights of a block.
     const WEIGHTS: u32 = 4;
-    /// Elements of a row of 16 bits that are a vector.
+    /// Elements of a 16-bit row in a vector.
     const PIECE: u32 = 8;
 
     /// For weights in [`PtxType::F16`] or [`PtxType::Bf16`], else in f32, of rows of `k` elements.
@@ -232,7 +233,7 @@ impl ExpertGemm {
         let out = k.buffer::<f32>("out");
         let depth = k.parameter::<u32>("depth");
         let tile = Chosen::new(k, self.rows);
-        // The assembler gives out fewer registers by itself, and keeps some of what tiles of eight need in memory.
+        // By itself the assembler allocates fewer registers, and spills for tiles of eight.
         k.resident_blocks(3);
         k.if_(tile.is_there(), || self.multiply(k, tile, depth, [x, out], weights));
     }
@@ -248,7 +249,8 @@ impl ExpertGemm {
         let (thread, first) = (k.tid_x(), k.ctaid_x() * Self::WEIGHTS);
         let row_of_x = |i: u32| k.mul_wide(tile.row(tile.product(i)), depth);
         let rows_of_x: Vec<_> = (0..self.rows).map(|i| x.index_wide(row_of_x(i))).collect();
-        // Rows that are not there are read as the last one, and not written. These are the offsets of rows in the weights, in elements.
+        // Missing rows are read as the last one, and not written. These are the offsets of rows in the weights, in
+        // elements.
         let row = |j: u32| k.mul_wide(tile.first_row() + k.min(first + j, tile.n - 1), depth);
         let rows: Vec<_> = (0..Self::WEIGHTS).map(row).collect();
         let sums: Vec<Vec<Variable<'_, f32>>> =

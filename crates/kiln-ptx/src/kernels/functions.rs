@@ -1,4 +1,4 @@
-//! The element-wise functions, one for each row of the table in kiln-ir, named as there.
+//! The element-wise functions, one for each row of the table in kiln-ir, under the same names.
 
 use kiln_ir::op::ElementwiseKind;
 
@@ -7,7 +7,7 @@ use crate::Target;
 
 macro_rules! functions {
     ($target:ident; $($kind:ident($($x:ident),* $(; $($p:ident),*)?) = $value:expr;)*) => {
-        /// The function of operands and parameters, written for a target and those after it.
+        /// Applies the function to operands and parameters, with instructions for a target.
         pub(super) fn apply<'k>(
             kind: ElementwiseKind,
             $target: Target,
@@ -44,7 +44,7 @@ functions! { target;
     Clip(x; lo, hi) = minimum(target, maximum(target, x, lo), hi);
     Fma(a, b, c) = a.builder.fma(a, b, c);
     Lerp(a, b; t) = math::lerp(a, b, t);
-    // The comparison is false for NaN, and true for -0, of which it makes +0.
+    // The comparison is false for NaN, and true for -0, which becomes +0.
     Relu(x) = x.builder.selp(0.0, x, x.builder.le(x, 0.0));
     LeakyRelu(x; slope) = x.builder.selp(x, slope * x, x.builder.gt(x, 0.0));
     Elu(x; alpha) = math::elu(x, alpha);

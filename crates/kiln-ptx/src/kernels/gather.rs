@@ -9,7 +9,7 @@ use crate::{Argument, Builder, Byte, F16, Global, Kernel, Launch, Pointer, PtxKe
 const BLOCK: u32 = 256;
 /// Words of a vector.
 const VECTOR: u32 = 4;
-/// Extents at most: 32 bits count what the last block reaches over.
+/// Maximum extents, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 /// `yᵢ = tableₖ, k = indexᵢ`, of rows of any number of bytes.
@@ -19,7 +19,7 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 /// was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// Bytes of the units that rows are whole ones of: 16, 4, 2 or 1; 0 where they have none, and indices alone are looked at.
+    /// Bytes of the units of a row: 16, 4, 2 or 1; 0 for rows without bytes, for which only indices are checked.
     unit: u32,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn unit_of(row: usize) -> u32 {
     if row == 0 { 0 } else { whole }
 }
 
-/// What the name of a kernel says of its units.
+/// The suffix of a kernel name for its units.
 pub(super) fn unit_name(unit: u32) -> &'static str {
     match unit {
         0 => "nothing",

@@ -12,7 +12,7 @@ use crate::{Target, Value};
 pub(super) mod angle;
 pub(super) mod power;
 
-/// What the functions are of.
+/// The operand type of the functions.
 pub(super) type F32<'k> = Value<'k, f32>;
 
 /// Added to a number below 2²², it leaves the nearest integer in the lower bits of the sum.
@@ -32,12 +32,12 @@ fn polynomial<'k, const N: usize>(x: F32<'k>, coefficients: [f32; N]) -> F32<'k>
     coefficients[..N - 2].iter().rev().fold(last, |sum, &c| fma(sum, x, c))
 }
 
-/// The lesser of x and a constant; NaN stays.
+/// The minimum of x and a constant; NaN stays.
 fn at_most(x: F32<'_>, hi: f32) -> F32<'_> {
     x.builder.selp(hi, x, x.builder.gt(x, hi))
 }
 
-/// The greater of x and a constant; NaN stays.
+/// The maximum of x and a constant; NaN stays.
 fn at_least(x: F32<'_>, lo: f32) -> F32<'_> {
     x.builder.selp(lo, x, x.builder.lt(x, lo))
 }
@@ -120,10 +120,10 @@ pub(super) fn exp(x: F32<'_>) -> F32<'_> {
     scale_pow2(x.mantissa(), x.n)
 }
 
-/// What [`exp_lifted`] multiplies by, as a power of two.
+/// The factor of [`exp_lifted`], as a power of two.
 const LIFT: u32 = 32;
 
-/// `2³² eˣ` for `x <= 0`, normal wherever `eˣ` does not round to 0; what NaN gives is not defined. It takes half the
+/// `2³² eˣ` for `x <= 0`, normal unless `eˣ` rounds to 0; the result for NaN is unspecified. It takes half the
 /// instructions of [`exp`].
 pub(super) fn exp_lifted(x: F32<'_>) -> F32<'_> {
     let k = x.builder;
@@ -143,7 +143,7 @@ fn exp_m1_negative(x: F32<'_>) -> F32<'_> {
     // e^-30 is below half a unit in the last place of 1.
     let reduced = Reduced::new(at_least(x, -30.0));
     let power = shift_exponent(1.0, reduced.shifted);
-    // 2ⁿ - 1 is exact or next to -1. The sign of x restores that of -0.
+    // 2ⁿ - 1 is exact or the nearest number to -1. The sign of x restores that of -0.
     x.builder.copysign(x, fma(power, reduced.exp_m1(), power - 1.0))
 }
 
@@ -250,14 +250,15 @@ pub(super) fn ln(x: F32<'_>) -> F32<'_> {
 pub(super) fn tanh(x: F32<'_>) -> F32<'_> {
     let k = x.builder;
     let a = k.abs(x);
-    // 1 - 2 / (e^2a + 1), where 2a = n ln 2 + 2r; from 10 on it is 1. For n is small one step reduces well enough.
+    // 1 - 2 / (e^2a + 1), where 2a = n ln 2 + 2r; from 10 on it is 1. One step of reduction suffices, because n is
+    // small.
     let t = at_most(a, 10.0);
     let shifted = fma(t, 2.0 * LOG2_E, ROUNDER);
     let r = fma(ROUNDER - shifted, 0.5 * std::f32::consts::LN_2, t);
     // e^2r, the polynomial of `Reduced` in 2r.
     let power = polynomial(r, [1.0, 2.0, 2.0, 1.333_319, 0.666_648_86, 0.267_913_04, 0.089_824_356]);
     let large = 1.0 - 2.0 / (shift_exponent(power, shifted) + 1.0);
-    // The difference cancels for small a; there an odd polynomial.
+    // The difference cancels for small a, where an odd polynomial is used.
     let square = a * a;
     let p = polynomial(square, [-0.333_332_75, 0.133_311_03, -0.053_704_895, 0.020_512_328, -0.005_553_775]);
     let small = fma(a * square, p, a);
@@ -266,8 +267,8 @@ pub(super) fn tanh(x: F32<'_>) -> F32<'_> {
 
 /// `1 / (1 + e⁻ˣ)`
 pub(super) fn sigmoid(x: F32<'_>) -> F32<'_> {
-    // With eˣ = p 2ⁿ it is p / (p + 2^-n), and from 30 on it is 1. Both terms carry a factor of 2^-24, for then 2^-n
-    // stays in range down to where the quotient underflows, which it does gradually.
+    // With eˣ = p 2ⁿ it is p / (p + 2^-n), and from 30 on it is 1. Both terms have a factor of 2^-24, so that 2^-n
+    // stays in range down to the point where the quotient underflows, which it does gradually.
     const SMALL: f32 = 1.0 / 16_777_216.0;
     let reduced = Reduced::new(at_least(at_most(x, 30.0), -104.0));
     let p = fma(reduced.exp_m1(), SMALL, SMALL);
@@ -276,13 +277,13 @@ pub(super) fn sigmoid(x: F32<'_>) -> F32<'_> {
 
 /// `x / (1 + p 2^-n)` for `p` given as `p - 1`: x 2ⁿ / (p + 2ⁿ), the power applied last.
 fn weighted<'k>(x: F32<'k>, p_minus_1: F32<'k>, n: F32<'k>) -> F32<'k> {
-    // Where it matters, 1 + 2ⁿ is exact.
+    // If it matters, 1 + 2ⁿ is exact.
     scale_pow2(x / (p_minus_1 + (1.0 + scale_pow2(1.0, n))), n)
 }
 
 /// `x / (1 + e⁻ˣ)`
 pub(super) fn swish(x: F32<'_>) -> F32<'_> {
-    // Below -110 the result rounds to -0, also that of -∞; from 30 on the weight is 1.
+    // Below -110 the result rounds to -0, also for -∞; from 30 on the weight is 1.
     let x = at_least(x, -110.0);
     let power = Reduced::new(-at_most(x, 30.0));
     weighted(x, power.exp_m1(), -power.n)
@@ -290,7 +291,8 @@ pub(super) fn swish(x: F32<'_>) -> F32<'_> {
 
 /// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which is `x / (1 + e⁻ᶻ)` with `z = √(8/π) (x + 0.044715 x³)`.
 pub(super) fn gelu_tanh(x: F32<'_>) -> F32<'_> {
-    // e⁻ᶻ is 2^(-y) for y = z / ln 2. Its coefficients in two parts each, the first part of the linear one of few bits.
+    // e⁻ᶻ is 2^(-y) for y = z / ln 2. Its coefficients have two parts each; the first part of the linear one has few
+    // bits.
     const LINEAR: [f32; 2] = [2.296_875, 0.005_333_198];
     const CUBIC: [f32; 2] = [0.102_943_24, -2.016_198_5e-9];
     // Below -10.9 the result rounds to -0; from 6 on the weight is 1.
@@ -300,7 +302,7 @@ pub(super) fn gelu_tanh(x: F32<'_>) -> F32<'_> {
     let square = t * t;
     let square_low = fma(t, t, -square);
     let s = fma(square, CUBIC[0], LINEAR[0]);
-    // The linear coefficient less s is exact, for s is the greater and has fewer bits below the point.
+    // The linear coefficient minus s is exact, because s is larger and has fewer bits below the point.
     let s_low = fma(square, CUBIC[0], LINEAR[0] - s) + LINEAR[1];
     let s_low = fma(square_low, CUBIC[0], fma(square, CUBIC[1], s_low));
     let y = t * s;
@@ -329,9 +331,9 @@ pub(super) fn gelu(x: F32<'_>) -> F32<'_> {
 
 /// `a q(a)` without the power of two of `power`, the exponential of `square` = -a²/2.
 fn upper_tail<'k>(a: F32<'k>, square: F32<'k>, power: &Reduced<'k>) -> F32<'k> {
-    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d. Being in
-    // both terms n loses little to rounding, and a d is a small part.
-    // Both in a and -a²/2, so that few roundings stand one upon another.
+    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d.
+    // Because n occurs in both terms, its rounding has little effect, and a d is a small part. Both are evaluated in a
+    // and -a²/2, so that few roundings accumulate.
     let pair = |low: f32, high: f32| fma(a, high, low);
     let n = fma(square, 0.034_304_615, pair(-0.761_995_26, -0.169_119_3));
     let n = fma(square, n, pair(1.037_952, 0.910_692_6));
@@ -356,7 +358,7 @@ pub(super) fn mish(x: F32<'_>) -> F32<'_> {
 
 /// `x min(max(x + 3, 0), 6) / 6`
 pub(super) fn hard_swish(x: F32<'_>) -> F32<'_> {
-    // Limiting x first makes -0 of -∞; multiplying by it last does not overflow, and 6 (1/6) rounds to 1.
+    // Limiting x first turns -∞ into -0; multiplying by it last does not overflow, and 6 (1/6) rounds to 1.
     let x = at_least(x, -3.0);
     x * (at_most(x + 3.0, 6.0) * (1.0 / 6.0))
 }
@@ -364,7 +366,7 @@ pub(super) fn hard_swish(x: F32<'_>) -> F32<'_> {
 /// `a + t (b - a)`
 pub(super) fn lerp<'k>(a: F32<'k>, b: F32<'k>, t: F32<'k>) -> F32<'k> {
     let k = a.builder;
-    // Where b - a overflows though both are finite, twice the half of it does not.
+    // If b - a overflows though both are finite, computing with halves does not.
     let difference = b - a;
     let apart = k.eq(k.abs(difference), f32::INFINITY);
     let difference = k.selp(b * 0.5 - a * 0.5, difference, apart);

@@ -18,33 +18,33 @@ use super::rows::{self, Absent, Hold, STREAMING, Share, Walk};
 use super::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Value};
 
-/// Who holds rows on every target, the shortest first. Measured on an H200, where 32 elements of one row were the fastest for
-/// long rows, before fewer of two rows and before more threads.
+/// How threads hold rows on every target, shortest rows first. Measured on an H200: for long rows 32 elements of one
+/// row per thread were the fastest, before fewer elements of two rows and before more threads.
 const HOLDS: [Hold; 5] =
     [Hold::by(WARP, 4), Hold::by(WARP, 32), Hold::by(256, 16).of_rows(2), Hold::by(256, 32), Hold::by(512, 32)];
-/// Who holds longer ones, of layer norm where there are no clusters.
+/// The same for longer rows, for layer norm without clusters.
 const LONG: [Hold; 1] = [Hold::by(1024, 32)];
-/// Who holds long ones on Hopper, where copies bring them, of those of whole vectors.
+/// The same for long rows on Hopper that asynchronous copies load, for rows of whole vectors.
 const BROUGHT: [Hold; 3] = [
     Hold::by(256, 16).in_clusters(8).of_rows(2).brought(2),
     Hold::by(512, 16).in_clusters(8).of_rows(2).brought(1),
     Hold::by(512, 32).in_clusters(8).brought(1),
 ];
-/// Who holds the longest where there are clusters, of others.
+/// The same for the longest rows with clusters, for other rows.
 const CLUSTERS: [Hold; 2] = [Hold::by(256, 32).in_clusters(8), Hold::by(512, 32).in_clusters(8)];
-/// The same of layer norm, whose blocks tell one another two sums. A cluster is faster there than one large block.
+/// The same for layer norm, whose blocks exchange two sums. There a cluster is faster than one large block.
 const CENTRED_CLUSTERS: [Hold; 3] = [
     Hold::by(256, 32).in_clusters(4).counting(),
     Hold::by(256, 32).in_clusters(8).counting(),
     Hold::by(512, 32).in_clusters(8).counting(),
 ];
-/// Scales within which f32 takes the result: what is squared, the mean and the lower part of it stay in the range.
+/// Scales for which f32 represents the result: the squares, the mean and its lower part stay in range.
 const ORDINARY: [f64; 2] = [1.0 / (1u64 << 60) as f64, (1u64 << 60) as f64];
 
 /// Layer norm or RMS norm, for rows whose length lies in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Norm {
-    /// The mean is taken away and `beta` added: layer norm.
+    /// Whether the mean is subtracted and `beta` added: layer norm.
     centred: bool,
     walk: Walk,
     target: Target,
@@ -116,12 +116,12 @@ impl Norm {
     fn held<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, share: Share<'k>) {
         let k = row.k;
         let [gamma, beta] = [Some(buffers.gamma), buffers.beta].map(|vector| vector.and_then(|v| share.kept(v)));
-        // For many rows once, else when registers are free.
+        // Computed once for many rows, else when registers are free.
         let part_of_all = share.stays().then(|| row.part());
         let absent = if self.centred { Absent::First } else { Absent::Number(0.0) };
         share.each(buffers.x, absent, |held| {
-            // Sums and sums of squares of what a row has above its first element, in two chains each. Where there is no element
-            // there is nothing to add.
+            // Sums, and sums of squares, of the differences between a row's elements and its first element, in two
+            // chains each. Missing elements add nothing.
             let of_row = |(elements, &first): (&Vec<F32<'k>>, &F32<'k>)| {
                 let zeros = [k.constant(0.0f64); 2];
                 let (mut sums, mut squares) = (zeros, zeros);
@@ -212,14 +212,14 @@ struct Buffers<'k> {
     out: Pointer<'k, Global, f32>,
 }
 
-/// What all rows have in common.
+/// Values that all rows share.
 struct Row<'k> {
     k: &'k Builder,
     n: Value<'k, u32>,
     eps: F32<'k>,
 }
 
-/// What the elements of a row are scaled by.
+/// The scaling of a row's elements.
 struct Scaled<'k> {
     k: &'k Builder,
     mean: Option<Value<'k, f64>>,
@@ -249,7 +249,7 @@ impl<'k> Row<'k> {
     }
 }
 
-/// Where nothing is added afterwards, the results of elements may be subnormal, and none is rounded to such a number twice.
+/// If nothing is added afterwards, results of elements may be subnormal, and none is rounded to such a number twice.
 impl<'k> Scaled<'k> {
     fn quick(&self, x: F32<'k>, gamma: F32<'k>, beta: Option<F32<'k>>) -> F32<'k> {
         let x = self.parts.map_or(x, |[upper, lower]| x - upper - lower);

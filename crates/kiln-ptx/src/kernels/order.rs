@@ -3,9 +3,9 @@
 use super::math::F32;
 use crate::Value;
 
-/// An integer that is greater for greater elements, and greatest for NaN; -0 and +0 have the same. Never 0.
+/// An integer with the order of the elements, greatest for NaN, equal for -0 and +0. Never 0.
 pub(super) fn key(x: F32<'_>) -> Value<'_, u32> {
-    // The sum makes +0 of both zeros, and the order of integers is that of the elements once those below zero are
+    // The sum turns both zeros into +0, and integers have the order of the elements once negative ones are
     // complemented.
     let k = x.builder;
     let ordered = x + 0.0;

@@ -34,22 +34,22 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
-/// Rows of weights that a warp takes.
+/// Rows of weights per warp.
 const WEIGHTS: u32 = 2;
 /// Elements of a vector.
 const VECTOR: u32 = 4;
-/// Extents at most: 32 bits count what the last block reaches over.
+/// Maximum extents, so that the end of the last block fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
-/// 2²³: an integer below that in its lower bits is added to it.
+/// 2²³: its lower bits plus a smaller integer represent 2²³ plus that integer.
 const LIFTED: u32 = 0x4b00_0000;
 
 type Word<'k> = Value<'k, u32>;
 
-/// Elements of a share with a step in common.
+/// Elements of a share with a common step.
 struct Group<'k> {
-    /// Where each vector of elements begins, from the first element of the share on, and their integers, a byte each.
+    /// The offset of each vector of elements from the first element of the share, and their integers, one byte each.
     vectors: Vec<(u32, Word<'k>)>,
-    /// What is taken from each integer.
+    /// A number that is subtracted from each integer.
     bias: u32,
     step: F32<'k>,
     minimum: Option<F32<'k>>,
@@ -70,7 +70,7 @@ impl<'k> Group<'k> {
         })
     }
 
-    /// The sum with the products of the group with as many elements of x; no partial sum leaves the range of f32.
+    /// Adds the products of the group with as many elements of x to the sum; no partial sum may leave the range of f32.
     fn add(&self, k: &'k Builder, x: &[F32<'k>], sum: Value<'k, f64>) -> Value<'k, f64> {
         let integers = self.vectors.iter().flat_map(|&(_, bytes)| self.integers(k, bytes));
         let product = chain(k, x.iter().copied().zip(integers));
@@ -93,21 +93,21 @@ impl<'k> Group<'k> {
     }
 }
 
-/// The byte of a word from the bit `i` on as a signed integer.
+/// The byte of a word that begins at bit `i`, as a signed integer.
 fn signed_byte<'k>(k: &'k Builder, word: Word<'k>, i: impl crate::Operand<u32>) -> F32<'k> {
     k.cvt_rn_f32(k.bits_s32((word >> i) << 24) >> 24)
 }
 
-/// A block that begins at a multiple of two bytes: its words, whether they are those of memory or not.
+/// A block that begins at a multiple of two bytes: gives its words, aligned in memory or not.
 struct Halves<'k> {
     k: &'k Builder,
     at: Pointer<'k, Global, u32>,
-    /// It begins in the middle of a word.
+    /// Whether it begins in the middle of a word.
     middle: Value<'k, bool>,
 }
 
 impl<'k> Halves<'k> {
-    /// The number of 16 bits that a word of the block begins with; no more than that word of memory is read.
+    /// The f16 number at the beginning of a word of the block; reads no more than that word of memory.
     fn number(&self, word: i32) -> F32<'k> {
         let bits = self.k.ld(self.at.offset(word));
         widen(self.k, self.k.selp(bits >> 16, bits, self.middle))
@@ -116,10 +116,10 @@ impl<'k> Halves<'k> {
     /// `count` words from an even byte of the block on.
     fn words(&self, from: Value<'k, u32>, even: bool, count: i32) -> Vec<Word<'k>> {
         let k = self.k;
-        // Two bytes further where `from` is the middle of a word of the block.
+        // Two bytes further if `from` is the middle of a word of the block.
         let split = if even { self.middle } else { k.not(self.middle) };
         let first = self.at.index(from);
-        // Two halves of the block make one word of memory where both are in the middle.
+        // Two halves of the block are one word of memory if both are in the middle.
         let first = if even { first } else { first.index(k.selp(1u32, 0, self.middle)) };
         let words: Vec<Word<'k>> = (0..count).map(|i| k.ld(first.offset(i))).collect();
         let last = k.ld_if(split, first.offset(count), 0u32);
@@ -128,7 +128,7 @@ impl<'k> Halves<'k> {
     }
 }
 
-/// What a lane takes of a block.
+/// The share of a lane in a block.
 struct Share {
     /// Shares of a block.
     of_block: u32,
@@ -165,9 +165,9 @@ fn first_element<'k>(format: QuantFormat, part: Word<'k>) -> Word<'k> {
         | QuantFormat::Q5_1
         | QuantFormat::Iq4Nl
         | QuantFormat::Mxfp4 => part,
-        // A quarter of the block in two shares; the other half of what a share has is 32 elements further.
+        // A quarter of the block in two shares; the other half of a share's elements is 32 elements further.
         QuantFormat::Q4K | QuantFormat::Q5K => (part >> 1) * 64u32 + (part & 1u32) * 16u32,
-        // A half of the block in four shares, which have 8 of each of its quarters.
+        // Half of the block in four shares, which have 8 elements of each of its quarters.
         QuantFormat::Q2K | QuantFormat::Q3K | QuantFormat::Q6K => (part >> 2) * 128u32 + (part & 3u32) * 8u32,
         // A sub-block.
         QuantFormat::Iq4Xs => part * 32u32,
@@ -189,13 +189,13 @@ fn nibble_words<'k>(nibbles: &[Word<'k>], fifths: Option<Word<'k>>) -> Vec<(u32,
     (0..2).flat_map(|half| (0..4).map(move |i| (half, i))).map(|(half, i)| word(half, i)).collect()
 }
 
-/// The numbers of a book, plus 128, at four places below 16, a byte each.
+/// Looks up four indices below 16 in a code book: the numbers plus 128, one byte each.
 fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], places: Word<'k>) -> Word<'k> {
     let word = |i: usize| {
         let bytes: [u8; 4] = std::array::from_fn(|j| book[4 * i + j] as u8 ^ 0x80);
         k.constant(u32::from_le_bytes(bytes))
     };
-    // A byte is chosen by three bits, four of which are a selector of 16 bits; the fourth chooses between two words.
+    // Three bits select a byte, and four such selectors are 16 bits; the fourth bit chooses between two words.
     let pairs = (places | places >> 4) & 0x00ff_00ffu32;
     let selector = (pairs | pairs >> 8) & 0x7777u32;
     let [lower, upper] = [0, 2].map(|i| k.prmt(word(i), word(i + 1), selector));
@@ -203,7 +203,7 @@ fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], places: Word<'k>) -> Word<'k> 
     upper & is_upper | lower & (is_upper ^ u32::MAX)
 }
 
-/// The groups of the share `part` of the block with this number, of those that begin at `at`.
+/// The groups of share `part` of the block with this number, among blocks that begin at `at`.
 fn groups<'k>(
     k: &'k Builder,
     format: QuantFormat,
@@ -220,9 +220,9 @@ fn groups<'k>(
         QuantFormat::Q8_0 => {
             let block = halves(34);
             let unit = block.number(0);
-            // Behind the unit, in the middle of a word.
+            // After the unit, in the middle of a word.
             let words = block.words(part * 2u32, false, 2);
-            // With the sign turned over, bytes are 128 too great.
+            // Inverting the sign bit adds 128 to each byte.
             let vectors = (0..).step_by(4).zip(words.into_iter().map(|word| word ^ 0x8080_8080u32)).collect();
             vec![Group { vectors, bias: 128, step: unit, minimum: None }]
         }
@@ -242,7 +242,7 @@ fn groups<'k>(
             vec![Group { vectors, bias, step: block.number(0), minimum: None }]
         }
         QuantFormat::Mxfp4 => {
-            // Five words hold a block, from any byte of the first on.
+            // Five words contain a block that begins at any byte of the first.
             let first = block * 17u64;
             let at = at.index_wide(first >> 2);
             let byte = k.cvt_u32(first) & 3u32;
@@ -250,7 +250,7 @@ fn groups<'k>(
             let selector = byte * 0x1111u32 + (0x3210 + 0x1111);
             let nibbles: Vec<Word<'k>> = words.windows(2).map(|pair| k.prmt(pair[0], pair[1], selector)).collect();
             let e = words[0] >> (byte << 3) & 255u32;
-            // The least two are subnormal numbers.
+            // The two smallest are subnormal numbers.
             let bits = k.selp(k.constant(0x0020_0000u32) << e, (e - 1u32) << 23, k.lt(e, 2));
             let step = k.bits_f32(k.selp(0x7fc0_0000u32, bits, k.eq(e, 255)));
             let places = nibble_words(&nibbles, None);
@@ -262,7 +262,7 @@ fn groups<'k>(
             let at = at.index_wide(block * (format.block_bytes() / 4) as u64);
             let words: Vec<Word<'k>> = (0..if five { 6 } else { 5 }).map(|i| k.ld(at.offset(i))).collect();
             let vectors = nibble_words(&words[words.len() - 4..], five.then_some(words[1]));
-            // What is added is less than nothing taken away.
+            // An added number is a negative minimum.
             let minimum = -widen(k, words[0] >> 16);
             vec![Group { vectors, bias: 0, step: widen(k, words[0]), minimum: Some(minimum) }]
         }
@@ -278,7 +278,7 @@ fn groups<'k>(
                 .map(|row| {
                     let vectors =
                         (0..2u32).map(|i| (32 * row + 4 * i, bytes[i as usize] >> (2 * row) & 0x0303_0303u32));
-                    // A scale and a minimum of four bits for each 16 elements of a row.
+                    // A four-bit scale and a four-bit minimum for each 16 elements of a row.
                     let code = codes[row as usize / 2] >> (second + 16 * (row % 2));
                     let step = unit * k.cvt_rn_f32(code & 15u32);
                     let minimum = unit_of_minima * k.cvt_rn_f32(code >> 4 & 15u32);
@@ -301,7 +301,7 @@ fn groups<'k>(
                         let bits = third[i as usize] >> ((half << 2) + row) & 0x0101_0101u32;
                         (32 * row + 4 * i, low | bits << 2)
                     });
-                    // Four bits of a code stand for each half of the block in a nibble, two more in a quarter of a byte.
+                    // Four bits of a code are in a nibble for each half of the block, two more in a quarter of a byte.
                     let place = second + 16 * (row % 2);
                     let low = codes[row as usize / 2] >> (place + (half << 2)) & 15u32;
                     let high = codes[2] >> (place + (half << 2) + 2 * (row / 2)) & 3u32;
@@ -333,7 +333,8 @@ fn groups<'k>(
             [0u32, 1]
                 .map(|upper| {
                     let number = quarter * 2u32 + upper;
-                    // Scales and minima 0 to 3 are bytes of `a` and `b`; of 4 to 7 these have the upper two bits, and `c` the others.
+                    // Scales and minima 0 to 3 are bytes of `a` and `b`; for 4 to 7 these contain the upper two bits,
+                    // and `c` the others.
                     let places = (number & 3u32) << 3;
                     let [a, b, c] = [a, b, c].map(|word| word >> places);
                     let direct = k.lt(number, 4);
@@ -363,7 +364,7 @@ fn groups<'k>(
             let high = block.words(upper_half * 8u32 + eighth * 2u32 + 32u32, true, 2);
             let scales = block.words(upper_half * 2u32 + 48u32, true, 2);
             let unit = block.number(52);
-            // Two scales a quarter, each for 16 elements.
+            // Two scales per quarter, each for 16 elements.
             let second = (eighth >> 1) << 3;
             (0..4u32)
                 .map(|quarter| {
@@ -435,16 +436,17 @@ impl Kernel for Dequantize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QuantMatmul {
     format: QuantFormat,
-    /// Rows of x that a warp takes.
+    /// Rows of x per warp.
     rows: u32,
-    /// Products of a tile, where tiles have the products of an expert each. A warp takes all of them, some at a time.
+    /// Maximum products of a tile, if tiles have the products of one expert each. A warp computes all of them, some at
+    /// a time.
     tile: Option<u32>,
 }
 
 impl QuantMatmul {
     /// Of this format, for about this many rows of x.
     pub fn new(format: QuantFormat, rows: usize) -> Self {
-        // Four rows at once take so many registers that two times two are faster.
+        // Two times two rows are faster than four at once, which need too many registers.
         let rows = if rows > 1 { 2 } else { 1 };
         Self { format, rows, tile: None }
     }
@@ -506,13 +508,13 @@ impl QuantMatmul {
         };
         let shares = k.parameter::<u32>("shares");
         let tile = Chosen::new(k, rows);
-        // As of products with floats: the assembler gives out too few registers by itself.
+        // As for products with floats: by itself the assembler allocates too few registers.
         k.resident_blocks(2);
         k.if_(tile.is_there(), || {
             k.for_(0u32, rows, self.rows, |first| {
                 let products: Vec<Word<'_>> = (0..self.rows).map(|i| tile.product(first + i)).collect();
                 let of_x = products.iter().map(|&product| tile.row(product)).collect();
-                // Those of a tile come first: where one is not there, neither are those behind it.
+                // The products of a tile come first: if one is missing, so are those after it.
                 k.if_(k.lt(products[0], tile.products), || {
                     let (m, n, first) = (tile.products, tile.n, Some(tile.first_row()));
                     self.multiply(k, [x, out], blocks, shares, Rows { of_result: products, of_x, m, n, first });
@@ -521,7 +523,7 @@ impl QuantMatmul {
         });
     }
 
-    /// Adds the products of rows of x that a warp takes at once.
+    /// Adds the products of the rows of x that a warp processes at once.
     fn multiply<'k>(
         &self,
         k: &'k Builder,
@@ -534,7 +536,7 @@ impl QuantMatmul {
         let Share { of_block, elements } = share(self.format);
         let of_row = shares / of_block;
         let depth = shares * elements;
-        // Rows that are not there are read as the last one, and not written.
+        // Missing rows are read as the last one, and not written.
         let weights: Vec<Word<'_>> = (0..WEIGHTS).map(|j| warp * WEIGHTS + j).collect();
         let x: Vec<_> = of_x.iter().map(|&row| x.index_wide(k.mul_wide(row, depth))).collect();
         let row_of_weights = |&row: &Word<'k>| {
@@ -549,7 +551,7 @@ impl QuantMatmul {
                 let (block, part) = (at / of_block, at % of_block);
                 let element = k.mad(block, self.format.block_len() as u32, first_element(self.format, part));
                 let x: Vec<_> = x.iter().map(|row| row.index(element)).collect();
-                // What the first row of weights read of x serves the others.
+                // The elements of x read for the first row of weights serve the others.
                 let mut read: Vec<Vec<Vec<[F32<'k>; 4]>>> = Vec::new();
                 for (row, sums) in first.iter().zip(&sums) {
                     let groups = groups(k, self.format, blocks, *row + k.cvt_u64(block), part);
@@ -580,7 +582,7 @@ impl QuantMatmul {
             }
         };
         add(false);
-        // Infinities and what overflowed: the products one by one say what IEEE 754 makes of them.
+        // For infinities and overflows the products are computed one by one, which gives the results of IEEE 754.
         let finite = sums.iter().flatten().map(|sum| k.lt(k.abs(k.cvt_rn_f32(sum.get())), f32::INFINITY));
         if let Some(finite) = team::tree(finite.collect(), |a, b| k.and(a, b)) {
             k.if_(k.not(finite), || {
@@ -604,11 +606,11 @@ struct Rows<'k> {
     /// Rows of the result, and of the weights.
     m: Word<'k>,
     n: Word<'k>,
-    /// The first row of the weights, where others are before it.
+    /// The first row of the weights, if others precede it.
     first: Option<Word<'k>>,
 }
 
-/// A row of x of `depth` elements that is multiplied product by product, times gamma where there is such.
+/// A row of x of `depth` elements that is multiplied product by product, times gamma if there is one.
 #[derive(Clone, Copy)]
 struct ExactRow<'k> {
     x: Pointer<'k, Global, f32>,

@@ -21,16 +21,16 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Scala
 const BLOCK: u32 = 256;
 /// Accumulators of a thread.
 const LANES: u32 = 4;
-/// Elements that each of them takes.
+/// Elements per accumulator.
 const TURNS: u32 = 8;
-/// Elements that a thread takes.
+/// Elements per thread.
 const SHARE: u32 = LANES * TURNS;
-/// Extents of an axis at most: 32 bits count what the last threads would read, too.
+/// Maximum extent of an axis, so that the end of the last thread's share fits 32 bits.
 const MOST: u64 = u32::MAX as u64 - (BLOCK * SHARE) as u64;
 
-/// How elements become states, states one state, and the last one a result.
+/// How elements become states, how states combine, and how the last one becomes a result.
 trait Monoid {
-    /// What is passed on.
+    /// The type of the state.
     type State: Exchange;
     /// The type of the result.
     type Result: Scalar;
@@ -51,7 +51,7 @@ trait Monoid {
     fn finish<'k>(&self, k: &'k Builder, state: Value<'k, Self::State>) -> Value<'k, Self::Result>;
 }
 
-/// A state that is an element: what is taken of each, and two in one.
+/// A state that is an element: the function of each element, and the combination of two.
 struct Plain(for<'k> fn(F32<'k>) -> F32<'k>, for<'k> fn(Target, F32<'k>, F32<'k>) -> F32<'k>);
 
 fn itself(x: F32<'_>) -> F32<'_> {
@@ -143,7 +143,7 @@ impl Monoid for Squares {
 
 /// The position of an extreme.
 struct Position {
-    /// Of the least element, not of the greatest.
+    /// Whether it is the position of the minimum rather than of the maximum.
     least: bool,
 }
 
@@ -169,7 +169,7 @@ impl Monoid for Position {
     }
 }
 
-/// What every reduction passes on and gives. A row is a reduction and its [`Monoid`].
+/// The state and result types of every reduction. A row is a reduction and its [`Monoid`].
 macro_rules! monoids {
     ($($reduction:ident = $monoid:expr;)*) => {
         impl ReduceLevel {
@@ -205,12 +205,13 @@ monoids! {
     NormLinf = Plain(magnitude, maximum);
 }
 
-/// How a kernel goes through what it reduces.
+/// How a kernel iterates over the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Walk {
-    /// A team of this many threads takes a part of a row; `vectors` of four elements where rows begin at multiples of four.
+    /// A team of this many threads processes a part of a row, in `vectors` of four elements if rows begin at multiples
+    /// of four.
     Rows { team: u32, vectors: bool },
-    /// A thread takes a part of a column.
+    /// A thread processes a part of a column.
     Columns,
 }
 
@@ -297,7 +298,7 @@ impl ReduceLevel {
         for from_states in [false, true] {
             for into_states in [false, true] {
                 let rows = |team| [false, true].map(|vectors| Walk::Rows { team, vectors });
-                // What a warp can take alone is not cut.
+                // A row that a single warp can process is not divided.
                 let warps = if into_states { Vec::new() } else { rows(WARP).to_vec() };
                 let walks = warps.into_iter().chain(rows(BLOCK)).chain([Walk::Columns]);
                 let known = walks.filter(|walk| !from_states || !matches!(walk, Walk::Rows { vectors: true, .. }));
@@ -317,7 +318,7 @@ impl ReduceLevel {
         }
     }
 
-    /// Reads elements; `lift` makes states of them, and `absent` fills places without an element.
+    /// Loads elements; `lift` turns them into states, and `absent` replaces missing elements.
     fn reduce<'k, M: Monoid, T: Scalar>(
         &self,
         k: &'k Builder,
@@ -337,7 +338,7 @@ impl ReduceLevel {
         }
     }
 
-    /// The state of the part that the thread has a share in, the number of that part, and whether the thread writes it.
+    /// The state of the thread's part, the number of that part, and whether the thread writes it.
     fn state<'k, M: Monoid, T: Scalar>(
         &self,
         k: &'k Builder,
@@ -362,7 +363,7 @@ impl ReduceLevel {
                 let [part_of_row, thread] = team::place(k, BLOCK, team);
                 let there = k.lt(part_of_row, written);
                 let (row, part) = (part_of_row / parts, part_of_row % parts);
-                // A team without a part reads nothing, and goes along.
+                // A team without a part loads nothing, but takes part in the rest.
                 let begin = part * (team * SHARE);
                 let end = k.selp(k.min(n, begin + team * SHARE), 0, there);
                 let row = from.index_wide(k.mul_wide(row, n));

@@ -11,7 +11,7 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Pairs at most: 32 bits count what the last block reaches over.
+/// Maximum pairs, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 type F64<'k> = Value<'k, f64>;
@@ -84,7 +84,7 @@ impl Rope {
                 let frequency = exp2(k, -(k.cvt_rn_f64(pair) / k.cvt_rn_f64(rotated) * logarithm));
                 let frequency = factors.map_or(frequency, |factors| {
                     let factor = k.ld(factors.index(pair));
-                    // What is no positive normal number gives NaN.
+                    // A factor that is not a positive normal number gives NaN.
                     let normal = k.lt(k.bits_u32(factor) - 0x80_0000u32, 0x7f00_0000u32);
                     frequency / k.selp(k.cvt_f64(factor), f64::NAN, normal)
                 });
@@ -140,11 +140,11 @@ fn exp2<'k>(k: &'k Builder, x: F64<'k>) -> F64<'k> {
     fraction * k.bits_f64(k.join(0, (bits + 1023) << 20))
 }
 
-/// Sine and cosine of an angle in 0..2²⁵, by their series about the nearest multiple of π/2, which is taken away in two
-/// parts.
+/// Sine and cosine of an angle in 0..2²⁵, by their series around the nearest multiple of π/2, which is subtracted in
+/// two parts.
 fn sin_cos<'k>(k: &'k Builder, angle: F64<'k>) -> (F64<'k>, F64<'k>) {
     use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
-    /// What π/2 is beyond the nearest f64.
+    /// The difference between π/2 and the nearest f64.
     const REST: f64 = 6.123_233_995_736_766e-17;
     let (quarters, bits) = nearest(k, angle * FRAC_2_PI);
     let r = k.fma(-quarters, REST, k.fma(-quarters, FRAC_PI_2, angle));
@@ -157,7 +157,7 @@ fn sin_cos<'k>(k: &'k Builder, angle: F64<'k>) -> (F64<'k>, F64<'k>) {
     }
     let [even, odd] = terms;
     let (cos, sin) = (polynomial(k, square, &even), r * polynomial(k, square, &odd));
-    // Each quarter turn makes (sin, cos) of it (cos, -sin).
+    // Each quarter turn turns (sin, cos) into (cos, -sin).
     let swapped = k.eq(bits & 1u32, 1);
     let turned = |value: F64<'k>, bits: Value<'k, u32>| k.selp(-value, value, k.eq(bits & 2u32, 2));
     (turned(k.selp(cos, sin, swapped), bits), turned(k.selp(sin, cos, swapped), bits + 1))

@@ -17,61 +17,62 @@ use super::math::F32;
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Builder, Global, Pointer, Value};
 
-/// Threads of a block at least.
+/// Minimum threads of a block.
 const BLOCK: u32 = 256;
-/// Threads of a block when a multiprocessor is to hold two blocks.
+/// Threads of a block if two blocks must fit a multiprocessor.
 const LARGE: u32 = 512;
-/// Threads of a block that reads a row again and again.
+/// Threads of a block that streams a row several times.
 pub(super) const STREAMING: u32 = 256;
-/// Elements that each of them has under way at once.
+/// Elements that each of them loads at once.
 const AT_ONCE: u32 = 8;
-/// Elements of such a row at most: 32 bits count what the last threads would read, too.
+/// Maximum elements of such a row, so that the end of the last thread's share fits 32 bits.
 const MOST_STREAMED: u64 = (u32::MAX - STREAMING * AT_ONCE) as u64;
 
-/// Elements of a row whose copies run by themselves: it begins at a multiple of 16 bytes.
+/// Alignment, in elements, of rows that asynchronous copies load: 16 bytes.
 const VECTOR: u32 = 4;
 
-/// Who holds rows, and how much of them.
+/// The threads that hold a row, and how much each holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Hold {
     /// Blocks that share a row.
     cluster: u32,
-    /// Its blocks wait at barriers that count what has come, instead of those of the cluster.
+    /// Whether its blocks wait at barriers that count arrived bytes, instead of those of the cluster.
     counts: bool,
     /// Threads of a block that share a row: a warp, or all.
     team: u32,
-    /// Elements of a row that a thread holds.
+    /// Elements of a row per thread.
     elements: u32,
-    /// Rows that a thread holds them of.
+    /// Number of rows per thread.
     rows: u32,
-    /// Blocks that a multiprocessor holds of those that copies bring their rows to; 0 where threads load them.
+    /// Resident blocks per multiprocessor whose rows are loaded by asynchronous copies; 0 if threads load them.
     brought: u32,
 }
 
 impl Hold {
-    /// By teams of this many threads, which hold this many elements each.
+    /// Teams of this many threads, which hold this many elements each.
     pub(super) const fn by(team: u32, elements: u32) -> Self {
         Self { cluster: 1, counts: false, team, elements, rows: 1, brought: 0 }
     }
 
-    /// By this many blocks.
+    /// Shared by this many blocks.
     pub(super) const fn in_clusters(self, cluster: u32) -> Self {
         Self { cluster, ..self }
     }
 
-    /// Where blocks of a cluster wait for what others found at barriers that count it. Measured on an H200: twice a row that is
-    /// faster than a barrier of the cluster, by 2 to 9 %; once a row it is slower, by up to 8 %.
+    /// Blocks of a cluster wait for one another's results at barriers that count arrived bytes. Measured on an H200:
+    /// for two exchanges per row that is faster than a barrier of the cluster, by 2 to 9 %; for one exchange it is
+    /// slower, by up to 8 %.
     pub(super) const fn counting(self) -> Self {
         Self { counts: true, ..self }
     }
 
-    /// This many rows at once, for what is read once for all of them.
+    /// Holds this many rows at once, for operands that are read once for all of them.
     pub(super) const fn of_rows(self, rows: u32) -> Self {
         Self { rows, ..self }
     }
 
-    /// Brought by copies, for rows of whole vectors, to this many blocks on a multiprocessor. Who waits for what other blocks found
-    /// waits at barriers that count it. Measured on an H200, of rows of 32 768 to 131 072 elements: 3 to 29 % faster.
+    /// Loads rows of whole vectors by asynchronous copies, with this many blocks per multiprocessor. Blocks that wait
+    /// for others use counting barriers. Measured on an H200, for rows of 32 768 to 131 072 elements: 3 to 29 % faster.
     pub(super) const fn brought(self, blocks: u32) -> Self {
         Self { brought: blocks, counts: true, ..self }
     }
@@ -80,13 +81,14 @@ impl Hold {
         self.brought > 0
     }
 
-    /// Whether blocks go on to further rows. Measured on an H200: 6 to 53 % faster where they are clusters; blocks alone are
-    /// slower by 1 to 14 % then, because another one runs beside them anyway or begins as soon as one ends.
+    /// Whether the kernel is persistent, so that its blocks process further rows. Measured on an H200: 6 to 53 % faster
+    /// for clusters; single blocks are slower by 1 to 14 % then, because another one runs beside them anyway or begins
+    /// as soon as one ends.
     const fn stays(self) -> bool {
         self.is_brought() && self.is_cluster()
     }
 
-    /// Whether rows of this many columns are held.
+    /// Whether it holds rows of this many columns.
     fn takes(self, columns: usize) -> bool {
         columns <= self.columns() && (!self.is_brought() || columns.is_multiple_of(VECTOR as usize))
     }
@@ -95,7 +97,7 @@ impl Hold {
         self.cluster > 1
     }
 
-    /// Columns at most.
+    /// Maximum columns.
     const fn columns(self) -> usize {
         (self.cluster * self.team * self.elements) as usize
     }
@@ -112,7 +114,7 @@ impl Hold {
         Ok(extent("rows", rows, most)?.div_ceil(of_block) * self.cluster)
     }
 
-    /// What a name says of it.
+    /// Its suffix in kernel names.
     fn suffix(self) -> String {
         let Self { cluster, team, elements, rows, .. } = self;
         let of_rows = if rows > 1 { format!("x{rows}") } else { String::new() };
@@ -122,28 +124,28 @@ impl Hold {
     }
 }
 
-/// How threads go through rows.
+/// How threads process rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Walk {
-    /// They hold them.
+    /// They hold them in registers.
     Held(Hold),
-    /// A block reads a row again and again.
+    /// A block streams a row several times.
     Streamed,
 }
 
 impl Walk {
-    /// Of rows of this many columns: by the first who can hold one.
+    /// For rows of this many columns: the first of these that can hold one.
     pub(super) fn of(columns: usize, holds: &[&[Hold]]) -> Self {
         let hold = holds.iter().copied().flatten().find(|hold| hold.takes(columns));
         hold.map_or(Self::Streamed, |&hold| Self::Held(hold))
     }
 
-    /// By each of those who hold rows.
+    /// Each of these.
     pub(super) fn held(holds: &[Hold]) -> impl Iterator<Item = Self> {
         holds.iter().copied().map(Self::Held)
     }
 
-    /// Blocks, and columns, of this many rows of this many columns.
+    /// Blocks and columns for this many rows of this many columns.
     pub(super) fn extents(self, rows: usize, columns: usize) -> Result<[u32; 2]> {
         let (most, blocks) = match self {
             Self::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
@@ -168,7 +170,7 @@ impl Walk {
         }
     }
 
-    /// What a name says of it.
+    /// Its suffix in kernel names.
     pub(super) fn suffix(self) -> String {
         match self {
             Self::Held(hold) => hold.suffix(),
@@ -177,14 +179,14 @@ impl Walk {
     }
 }
 
-/// An element of a row that is read again and again.
+/// An element of a streamed row.
 pub(super) struct Element<'k> {
     pub(super) column: Value<'k, u32>,
     pub(super) there: Value<'k, bool>,
     pub(super) x: F32<'k>,
 }
 
-/// Goes through a row of `n` elements. A thread takes some at once, and `absent` beyond the end.
+/// Streams a row of `n` elements. A thread loads some at once, and `absent` beyond the end.
 pub(super) fn stream<'k>(
     k: &'k Builder,
     x: Pointer<'k, Global, f32>,

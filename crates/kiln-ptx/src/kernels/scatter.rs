@@ -9,13 +9,13 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel, table};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Extents at most: 32 bits count what the last block reaches over.
+/// Maximum extents, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 /// A table with some rows replaced, of rows of any number of bytes; of equal indices the last one counts. [`LastSource`] comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scatter {
-    /// Bytes of the units that rows are whole ones of: 16, 4, 2 or 1.
+    /// Bytes of the units of a row: 16, 4, 2 or 1.
     unit: u32,
 }
 
@@ -87,7 +87,7 @@ impl LastSource {
         let i = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
         k.if_(k.lt(i, n), || {
             let index = k.ld(indices.index(i));
-            // The upper half is zero, so that it is less than what is there at first.
+            // The upper half is zero, so it is less than the initial value.
             k.if_(k.lt(index, rows), || k.red_min(last.index(index), k.cvt_u64(!i)));
         });
     }
@@ -142,7 +142,7 @@ impl IndexAdd {
                 },
             );
             let sum = k.variable::<T>(k.ld(table.index(i)));
-            // Past the end it is a number that no row has.
+            // Beyond the end it is a number that no row has.
             let next = || k.ld_if(k.lt(low, count), sorted.index(low), u32::MAX);
             k.while_(
                 || k.eq(next(), row),

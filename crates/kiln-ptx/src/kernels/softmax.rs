@@ -11,7 +11,7 @@ use super::rows::{self, Absent, Hold, STREAMING, Walk};
 use super::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target};
 
-/// Who holds rows on every target, the shortest first.
+/// How threads hold rows on every target, shortest rows first.
 const HOLDS: [Hold; 7] = [
     Hold::by(WARP, 4),
     Hold::by(WARP, 16),
@@ -21,15 +21,15 @@ const HOLDS: [Hold; 7] = [
     Hold::by(256, 32),
     Hold::by(512, 32),
 ];
-/// Who holds longer ones where there are no clusters.
+/// The same for longer rows without clusters.
 const LONG: [Hold; 1] = [Hold::by(1024, 32)];
-/// Who does on Hopper, where copies bring rows, of those of whole vectors.
+/// The same on Hopper with asynchronous copies, for rows of whole vectors.
 const BROUGHT: [Hold; 3] = [
     Hold::by(1024, 32).brought(1),
     Hold::by(256, 32).in_clusters(8).brought(4),
     Hold::by(512, 32).in_clusters(8).brought(1),
 ];
-/// Who does where there are clusters, for others.
+/// The same with clusters, for other rows.
 const CLUSTERS: [Hold; 3] = [
     Hold::by(256, 32).in_clusters(4).counting(),
     Hold::by(256, 32).in_clusters(8).counting(),
@@ -78,7 +78,7 @@ impl Softmax {
         Ok(Launch { grid: [blocks, 1, 1], arguments })
     }
 
-    /// What every element of the row is multiplied by, or what is taken from it.
+    /// The factor of every element of the row, or the number that is subtracted from it.
     fn last<'k>(&self, sum: F32<'k>) -> F32<'k> {
         if self.logarithm { math::ln(sum) } else { sum.builder.rcp(sum) }
     }
@@ -95,7 +95,7 @@ impl Softmax {
             let exp = |row: &Vec<F32<'k>>| row.iter().map(|&x| math::exp_lifted(x)).collect::<Vec<_>>();
             let exponentials: Vec<_> = differences.iter().map(exp).collect();
             let sum = |(row, m): (&Vec<F32<'k>>, &F32<'k>)| {
-                // Of finite numbers m - m is 0, else NaN, as all results are then.
+                // m - m is 0 for finite numbers, else NaN, which makes all results NaN.
                 team::tree(row.clone(), |a, b| a + b).map(|sum| sum + k.sub(*m, *m))
             };
             let sums = exponentials.iter().zip(&greatest).filter_map(sum).collect();
@@ -124,7 +124,7 @@ impl Softmax {
         });
         let m = team::combine(k, STREAMING, thread, greatest.get(), |a, b| maximum(self.target, a, b));
         let sum = k.variable(0.0f64);
-        // Where there is no element is -∞, whose exponential adds nothing.
+        // Missing elements are -∞, whose exponential adds nothing.
         rows::stream(k, x, thread, n, f32::NEG_INFINITY, |elements| {
             elements.iter().for_each(|element| sum.set(k.add(sum, k.cvt_f64(math::exp(element.x - m)))));
         });

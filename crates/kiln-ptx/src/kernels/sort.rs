@@ -11,12 +11,12 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Candidates of a block that sorts.
+/// Candidates that a block sorts.
 const TILE: u32 = 2048;
-/// Elements at most: 32 bits count what the last block reaches over.
+/// Maximum elements, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - TILE) as u64;
 
-/// Results of a kernel.
+/// The output of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum To {
     /// Elements and positions.
@@ -105,7 +105,7 @@ impl SortRuns {
             k.st(held.index(i), k.selp(candidate, u64::MAX, there));
         });
         k.bar_sync(0u32);
-        // A network that merges runs of opposite order; the last ones are all in ascending order.
+        // A network that merges runs of opposite order; the last ones are all ascending.
         let run = k.variable(2u32);
         k.while_(
             || k.le(run, size),
@@ -194,7 +194,7 @@ impl MergeRuns {
             let (row, place) = (at / length, at % length);
             let (run, own) = (place / size, place % size);
             let candidate = k.ld(read.index(at));
-            // The other run, which may be shorter, or not there.
+            // The other run, which may be shorter or missing.
             let start = k.min(k.xor(run, 1u32) * size, length);
             let other = read.index(k.mad(row, length, start));
             let low = k.variable(0u32);
@@ -219,7 +219,7 @@ impl MergeRuns {
     }
 }
 
-/// Where results go.
+/// The destination of results.
 #[derive(Clone, Copy)]
 enum Out<'k> {
     Results(Pointer<'k, Global, u32>, Pointer<'k, Global, u32>),

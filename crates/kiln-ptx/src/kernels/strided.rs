@@ -8,7 +8,7 @@ use crate::{Argument, Builder, Byte, F16, Kernel, Launch, PtxKernel, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Units at most: 32 bits count what the last block reaches over.
+/// Maximum units, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 /// Words of a vector.
 const VECTOR: u32 = 4;
@@ -19,7 +19,7 @@ const VECTOR: u32 = 4;
 pub struct StridedCopy {
     /// Bytes of a unit.
     unit: u32,
-    /// Dimensions, at least one.
+    /// Number of dimensions, at least one.
     rank: u32,
 }
 
@@ -67,7 +67,7 @@ impl StridedCopy {
             let mut at = [from, to].map(|first| k.cvt_u64(first));
             let mut rest = i;
             for (d, [extent, from, to]) in dims.into_iter().enumerate() {
-                // What is left is the index along the outermost dimension.
+                // The remaining index is that of the outermost dimension.
                 let outermost = d + 1 == self.rank as usize;
                 let here = if outermost { rest } else { rest % extent };
                 at = [k.mad_wide(here, from, at[0]), k.mad_wide(here, to, at[1])];
@@ -89,7 +89,7 @@ impl StridedCopy {
     }
 }
 
-/// A copy in units that the kernels take: vectors, words, or parts of words.
+/// The copy in the largest units that the kernels support: vectors, words, or parts of words.
 fn widest(plan: &Plan) -> Plan {
     let wide = plan.widened(16);
     if wide.unit() == 16 { wide } else { plan.widened(4) }

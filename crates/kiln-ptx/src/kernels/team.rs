@@ -8,7 +8,7 @@ pub(super) const WARP: u32 = 32;
 /// Every lane of a warp.
 const ALL: u32 = u32::MAX;
 
-/// What threads of a warp can hand to one another.
+/// Types that threads of a warp can exchange.
 pub(super) trait Exchange: Scalar + table::Selp + table::StAsync {
     /// The value of the lane whose number differs by `mask`.
     fn shuffle<'k>(value: Value<'k, Self>, mask: u32) -> Value<'k, Self>;
@@ -35,7 +35,7 @@ impl Exchange for f64 {
     }
 }
 
-/// Combines values in pairs, then the results, until one is left. `None` of none.
+/// Combines values in pairs, then the results, until one is left. `None` for an empty list.
 pub(super) fn tree<T: Copy>(mut values: Vec<T>, combine: impl Fn(T, T) -> T) -> Option<T> {
     while values.len() > 1 {
         values = values.chunks(2).map(|pair| pair.iter().copied().reduce(&combine).unwrap_or(pair[0])).collect();
@@ -57,8 +57,8 @@ pub(super) fn butterfly<'k, T: Exchange>(
     value
 }
 
-/// Combines one value of every thread of a team, a warp or a block of some warps, by a tree; every thread gets the result.
-/// All threads of the block must come here. `thread` is the position in the block.
+/// Combines one value of every thread of a team, a warp or a block of several warps, by a tree; every thread gets the
+/// result. All threads of the block must execute this. `thread` is the position in the block.
 pub(super) fn combine<'k, T: Exchange>(
     k: &'k Builder,
     threads: u32,
@@ -78,8 +78,8 @@ pub(super) fn combine<'k, T: Exchange>(
     butterfly(k.ld(of_warps.index(lane & (warps - 1))), warps, combine)
 }
 
-/// Adds up what the `threads` threads of a block have of each sum, from the lanes of a warp to one, and from the warps to one thread for
-/// each sum: that runs `write` with the number of the sum, counted row by row, and its total.
+/// Sums the values of a block's `threads` threads for each sum: over the lanes of a warp, then over the warps, to one
+/// thread for each sum, which runs `write` with the number of the sum, counted row by row, and its total.
 pub(super) fn totals<'k>(
     k: &'k Builder,
     threads: u32,
@@ -104,7 +104,7 @@ pub(super) fn totals<'k>(
     });
 }
 
-/// The team that a thread belongs to, counted through the grid, and the position in it; `block` threads make a block.
+/// The team of a thread, numbered over the grid, and the position in it, for blocks of `block` threads.
 pub(super) fn place<'k>(k: &'k Builder, block: u32, threads: u32) -> [Value<'k, u32>; 2] {
     let thread = k.tid_x();
     let teams: u32 = block / threads;

@@ -13,7 +13,7 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
 
 /// Threads of a block.
 const BLOCK: u32 = 1024;
-/// Elements of a row at most: 32 bits count what the last threads would read, too.
+/// Maximum elements of a row, so that the end of the last thread's share fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 /// The k greatest elements of every row, greatest first, and their positions.
@@ -40,7 +40,7 @@ impl TopK {
         let x = x.index_wide(k.mul_wide(row, n));
         let first = k.mul_wide(row, count);
         let (values, positions) = (values.index_wide(first), positions.index_wide(first));
-        // The greatest that may still be chosen.
+        // The greatest candidate that may still be chosen.
         let bound = k.variable(u64::MAX);
         k.for_(0, count, 1, |at| {
             let greatest = k.variable(0u64);
@@ -55,7 +55,7 @@ impl TopK {
                 k.st(positions.index(at), position);
             });
             bound.set(found - 1);
-            // Before the next turn writes what the threads hand to one another.
+            // Before the next iteration overwrites the exchanged values.
             k.bar_sync(0u32);
         });
     }

@@ -7,13 +7,13 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
 
 /// Rows and columns of a tile.
 const TILE: u32 = 32;
-/// Elements of a row of it in shared memory: one more, so that a column meets every bank once.
+/// Elements of a row of it in shared memory: one more, so that the elements of a column are in different banks.
 const PITCH: u32 = TILE + 1;
 /// Threads of a block.
 const BLOCK: u32 = 256;
 /// Rows that a block reads or writes at once.
 const ROWS: u32 = BLOCK / TILE;
-/// Extents at most: 32 bits count what the last tile reaches over.
+/// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
 
 /// `yⱼᵢ = xᵢⱼ`, of any number of matrices of any extents.

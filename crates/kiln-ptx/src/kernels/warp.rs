@@ -10,7 +10,7 @@ const PIECE: u32 = 16;
 /// Pieces of a row of a panel.
 const PIECES: u32 = 8;
 
-/// `d = a b + c`, 16 by 8, 32 bytes deep: of f16, of bf16, or of f32 in TF32.
+/// `d = a b + c`, 16 by 8, 32 bytes deep: for f16, for bf16, or for f32 in TF32.
 pub(super) fn multiply(
     k: &Builder,
     ty: PtxType,
@@ -26,37 +26,36 @@ pub(super) fn multiply(
     }
 }
 
-/// How the threads of a block copy rows that lie one behind the other in global memory to [`Panels`], a piece of 16 bytes
-/// at a time.
+/// How the threads of a block copy consecutive rows of global memory to [`Panels`], a piece of 16 bytes at a time.
 pub(super) struct RowCopies<'k> {
     k: &'k Builder,
     parts: Vec<Part<'k>>,
-    /// Bytes from a row to the next.
+    /// Distance between rows in bytes.
     pitch: u32,
     panels: Panels,
 }
 
-/// Panels that have as many pieces of a row.
+/// Panels with equal numbers of pieces per row.
 struct Part<'k> {
     panels: std::ops::Range<u32>,
-    /// The first row that the thread copies a piece of, how many rows on the next one is, and how many it copies.
+    /// The first row from which the thread copies a piece, the distance to its next row, and the number of its rows.
     row: Value<'k, u32>,
     step: u32,
     turns: u32,
     /// Words before the first piece.
     words: Value<'k, u32>,
-    /// Which piece of a row it is.
+    /// The index of the piece in a row.
     piece: Value<'k, u32>,
 }
 
-/// How many bytes of each piece of a thread there are: 16 or none.
+/// The bytes to copy for each piece of a thread: 16 or 0.
 pub(super) struct Present<'k>(Vec<Vec<Value<'k, u32>>>);
 
 impl<'k> RowCopies<'k> {
-    /// Of `rows` rows of `pitch` bytes each by this many threads. The panels may be wider than the rows.
+    /// For `rows` rows of `pitch` bytes each and this many threads. The panels may be wider than the rows.
     ///
     /// # Panics
-    /// When the pieces of a row in its last panel are no power of two, or threads would be left over.
+    /// If the number of pieces of a row in its last panel is not a power of two, or if threads would be idle.
     pub(super) fn new(thread: Value<'k, u32>, threads: u32, rows: u32, pitch: u32, panels: Panels) -> Self {
         let k = thread.builder;
         let (whole, rest) = (pitch / PIECE / PIECES, pitch / PIECE % PIECES);
@@ -79,7 +78,7 @@ impl<'k> RowCopies<'k> {
         Self { k, parts, pitch, panels }
     }
 
-    /// What there is of this many rows, which may be more than there are places for, or fewer than none.
+    /// The presence of this many rows, which may exceed the number of places or be negative.
     pub(super) fn present(&self, rows: Value<'k, u32>) -> Present<'k> {
         let k = self.k;
         let of_part = |part: &Part<'k>| {
@@ -90,7 +89,7 @@ impl<'k> RowCopies<'k> {
         Present(self.parts.iter().map(of_part).collect())
     }
 
-    /// Begins to copy what is present, zeros for what is not.
+    /// Starts copying the pieces that are present, with zeros for others.
     pub(super) fn begin(&self, to: Pointer<'k, Shared, u32>, from: Pointer<'k, Global, u32>, present: &Present<'k>) {
         let k = self.k;
         for (part, present) in self.parts.iter().zip(&present.0) {

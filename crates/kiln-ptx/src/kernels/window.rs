@@ -11,9 +11,9 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Target, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Elements of a result at most: 32 bits count what the last block reaches over.
+/// Maximum elements of a result, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
-/// Extents of images and windows at most, so that the sum of two of them has a sign.
+/// Maximum extents of images and windows, so that the sum of two of them fits a signed number.
 const SIDE: u64 = 1 << 30;
 
 fn words(what: &'static str, extents: &[usize]) -> Result<Vec<Argument>> {
@@ -47,7 +47,7 @@ impl Pool {
         let PoolExtents { planes, h, w, out_h, out_w } = *extents;
         let ((kh, kw), (sh, sw)) = (op.window, op.stride);
         let results = planes.saturating_mul(out_h).saturating_mul(out_w);
-        // A stride beyond the picture is taken once, from 0.
+        // A stride beyond the image is applied once, from 0.
         let words = words("rows or columns", &[h, w, out_h, out_w, kh, kw, sh.min(h.max(1)), sw.min(w.max(1))])?;
         launch(2, results, words)
     }
@@ -119,7 +119,7 @@ impl Kernel for Pool {
 /// The products of a row of the kernel are added one after the other, then those of its rows, then those of the channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Convolve {
-    /// Whether it takes dilations and groups of channels. The other kernel, of one group without a dilation, counts with neither.
+    /// Whether it supports dilations and groups of channels. The other kernel is for one group without dilation.
     general: bool,
 }
 
@@ -142,7 +142,7 @@ impl Convolve {
     pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
         let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left, dilation, groups } = *extents;
         let results = batch.saturating_mul(c_out).saturating_mul(out_h).saturating_mul(out_w);
-        // A stride that is never taken may be beyond all numbers.
+        // A stride without effect may have any value.
         let taken = |stride: usize, results: usize| if results > 1 { stride } else { 1 };
         let (sh, sw) = (taken(op.stride.0, out_h), taken(op.stride.1, out_w));
         let (down, across) = extents.span();
@@ -167,7 +167,7 @@ impl Convolve {
             let (j, rest) = (at % out_w, at / out_w);
             let (i, rest) = (rest % out_h, rest / out_h);
             let (channel, picture) = (rest % c_out, rest / c_out);
-            // Rows and columns before the picture are beyond all of its extents, as numbers without a sign.
+            // Rows and columns before the image wrap around to unsigned numbers beyond all of its extents.
             let (first_row, first_column) = (i * sh - top, j * sw - left);
             let first_plane = match general {
                 Some([_, _, channels, group_out]) => {

@@ -11,7 +11,7 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Extents at most: 32 bits count what the last block reaches over.
+/// Maximum extents, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 /// Elements that a lane rounds at once.
@@ -27,10 +27,10 @@ pub struct WriteRows {
     unit: Unit,
 }
 
-/// What a lane writes at once.
+/// The unit that a lane writes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Unit {
-    /// This many bytes: 16, 4, 2 or 1; 0 where rows have none, and positions alone are looked at.
+    /// This many bytes: 16, 4, 2 or 1; 0 for rows without bytes, for which only positions are checked.
     Bytes(u32),
     /// Four elements of f32, as f16.
     F16,
@@ -77,7 +77,7 @@ impl WriteRows {
         let units = extent("columns", units, MOST)?;
         let words = [sharing?, n?, s?, units, extent("positions", positions, MOST)?, count].map(Argument::U32);
         let arguments = (0..4).map(Argument::Buffer).chain(words).collect();
-        // One block looks at the positions where there is nothing to write.
+        // One block checks the positions if there is nothing to write.
         let blocks = count.div_ceil(BLOCK / WARP).max(1);
         Ok(Launch { grid: [extent("blocks", blocks as usize, MAX_GRID_X)?, 1, 1], arguments })
     }
@@ -96,7 +96,8 @@ impl WriteRows {
         let (i, end) = (row - matrix * s, from_set + s);
         let at = from_set + i;
         let chosen = k.ld(positions.index(at));
-        // What any lane finds against writing the row: a position out of range, or one that a later row has.
+        // Whether any lane finds a reason not to write the row: a position out of range, or a later row with the same
+        // position.
         let against = k.variable::<u32>(0u32);
         k.for_(lane, all, WARP, |j| {
             let other = k.ld(positions.index(j));
@@ -123,7 +124,7 @@ impl WriteRows {
         });
     }
 
-    /// Writes a unit; places count units.
+    /// Writes a unit; positions count units.
     fn write_unit<'k>(
         &self,
         k: &'k Builder,

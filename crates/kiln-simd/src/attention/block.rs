@@ -13,10 +13,10 @@ use crate::math;
 use crate::tile::{ColumnMajor, Left, Product, ProductArgs, RowMajor, Target, max_rows, panels};
 use crate::vector::{Kernel, Vector, dispatch_plain, routine};
 
-/// Terms of a running sum of a score.
+/// Maximum number of terms of a score's running sum.
 const TERMS: usize = 512;
 
-/// Where the rows of the transposed queries stand.
+/// The positions of the rows of the transposed queries.
 static ROWS_OF_QUERIES: [usize; TERMS] = {
     let mut offsets = [0; TERMS];
     let mut c = 0;
@@ -36,19 +36,19 @@ pub(super) struct Block<'a> {
     /// Position of the first row among the rows of the group.
     pub(super) first: usize,
     pub(super) n: usize,
-    /// Whether keys and values come from beyond the second-level cache.
+    /// Whether keys and values are read from beyond the second-level cache.
     pub(super) far: bool,
     pub(super) q: &'a [f32],
     pub(super) k: Data<'a>,
     pub(super) v: Data<'a>,
     pub(super) out: &'a mut [f32],
-    /// Scaled queries: `d` rows of [`QUERIES`]; or, few of them, rows of `d` padded to whole vectors.
+    /// Scaled queries: `d` rows of [`QUERIES`], or, for few queries, rows of `d` padded to whole vectors.
     pub(super) queries: &'a mut [f32],
-    /// Scores, then weights: a row of [`QUERIES`] for each of [`KEYS`]; or, of few queries, the other way round.
+    /// Scores, then weights: a row of [`QUERIES`] for each of [`KEYS`], or, for few queries, the transpose.
     pub(super) scores: &'a mut [f32],
     /// Weighted sums of values: [`QUERIES`] rows of `dv`, padded to whole vectors.
     pub(super) sums: &'a mut [f32],
-    /// Keys and values of a block as f32, where they are stored as something else.
+    /// Keys and values of a block as f32, if they are stored in another type.
     pub(super) wide: [&'a mut [f32]; 2],
     /// The last columns of the values, padded to two vectors.
     pub(super) values: &'a mut [f32],
@@ -56,7 +56,7 @@ pub(super) struct Block<'a> {
     pub(super) state: &'a mut [f32],
 }
 
-/// Keys of a block from one to before another.
+/// A range of keys of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -65,32 +65,32 @@ pub(super) struct Span {
 
 /// The keys of a block that its queries see.
 pub(super) struct Seen {
-    /// Those of each query, but for what a mask hides.
+    /// The range of each query, except for keys that a mask hides.
     pub(super) ranges: [Span; QUERIES],
     /// Whether a mask hides some of them.
     pub(super) holes: bool,
 }
 
 impl Seen {
-    /// Where the ranges of `n` queries begin, if that is in one place and nothing hides a part of one.
+    /// The common beginning of the ranges of `n` queries, if there is one and no mask hides keys.
     fn begin(&self, n: usize) -> Option<usize> {
         let begin = self.ranges[0].start;
         let together = !self.holes && self.ranges[..n].iter().all(|range| range.start == begin);
         together.then_some(begin)
     }
 
-    /// Where the first of the ranges of `n` queries ends.
+    /// The minimum end of the ranges of `n` queries.
     fn end(&self, n: usize) -> usize {
         self.ranges[..n].iter().map(|range| range.end).min().unwrap_or(0)
     }
 }
 
-/// The keys and values of a head, in f32, from the first one on: those of the current block are there.
+/// Pointers to the keys and values of a head in f32, from the first key on; only those of the current block are valid.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub(super) k: *const f32,
     pub(super) v: *const f32,
-    /// Whether results of earlier blocks are added to.
+    /// Whether to add to the results of earlier blocks.
     pub(super) add: bool,
 }
 
@@ -102,16 +102,16 @@ impl Kernel for Block<'_> {
         let Self { e, n, .. } = self;
         let lanes = n.next_multiple_of(V::LANES);
         let (depth, deep) = (e.d.next_multiple_of(V::LANES), e.dv.next_multiple_of(V::LANES));
-        // Queries across the lanes, or the elements of each.
+        // Either queries across the lanes, or the elements of each query.
         let few = n <= V::LANES / 2;
         if few {
             self.scale_queries(depth);
         } else {
-            // SAFETY: the instruction set is there.
+            // SAFETY: the instruction set is available.
             unsafe { self.transpose_queries::<V>(lanes) };
         }
         let sights: [_; QUERIES] = from_fn(|r| self.more.sight(&e, self.first + r.min(n - 1)));
-        // Whether a query sees any key. A mask decides where it is read.
+        // Whether a query sees any key. With a mask that is decided where the mask is read.
         let mut sees: [bool; QUERIES] = from_fn(|r| sights[r].begin < sights[r].end && self.more.mask.is_none());
         self.state[..QUERIES].fill(f32::NEG_INFINITY);
         self.state[QUERIES..2 * QUERIES].fill(0.0);
@@ -124,7 +124,7 @@ impl Kernel for Block<'_> {
             let of = |sight: &Sight| Span { start: within(sight.begin), end: within(sight.end) };
             let mut seen = Seen { ranges: from_fn(|r| of(&sights[r])), holes: false };
             let rows = self.rows(start, keys, start > begin);
-            // SAFETY: the scratch slices have the extents that their fields say, n and keys are within them.
+            // SAFETY: the scratch slices have the extents that their fields state, and n and keys are within them.
             unsafe {
                 if few {
                     self.score_few::<V>(rows, start, keys, depth);
@@ -173,9 +173,9 @@ impl Kernel for Block<'_> {
             let share = match self.more.sink(&e, self.first + r) {
                 Some(sink) => {
                     let of = greatest.max(sink);
-                    // Relative to the greater one; of -∞ alone nothing is taken away.
+                    // Relative to the greater one; if both are -∞, nothing is subtracted.
                     let base = if of == f32::NEG_INFINITY { 0.0 } else { of };
-                    // SAFETY: the instruction set is there.
+                    // SAFETY: the instruction set is available.
                     let exp = |x: f32| unsafe { math::exp(V::splat(x)) }.first();
                     let kept = exp(greatest - base);
                     kept / (total * kept + exp(sink - base))
@@ -190,14 +190,14 @@ impl Kernel for Block<'_> {
 }
 
 impl Block<'_> {
-    /// The keys `start .. start + keys` and their values as f32: where they are, or in the scratch.
+    /// The keys `start .. start + keys` and their values as f32: in place, or cast into the scratch.
     fn rows(&mut self, start: usize, keys: usize, add: bool) -> Rows {
         let [k, v] = [(self.k, self.e.d, 0), (self.v, self.e.dv, 1)].map(|(data, width, which)| match data {
             Data::F32(rows) => rows.as_ptr(),
             _ => {
                 let bytes = data.bytes() / self.e.t;
                 let wide = &mut self.wide[which][..keys * width];
-                // SAFETY: the instruction set of this block is there.
+                // SAFETY: the instruction set of this block is available.
                 unsafe { dispatch_plain(self.isa, ToF32(data.part(start * bytes..(start + keys) * bytes), wide)) };
                 wide.as_ptr().wrapping_sub(start * width)
             }
@@ -205,17 +205,17 @@ impl Block<'_> {
         Rows { k, v, add }
     }
 
-    /// Scaled queries, a lane each; the lanes beyond them are zeros.
+    /// Scaled queries, one per lane; unused lanes are zero.
     ///
     /// # Safety
-    /// The instruction set of `V` is there.
+    /// The instruction set of `V` is available.
     #[inline(always)]
     unsafe fn transpose_queries<V: Vector>(&mut self, lanes: usize) {
         let (n, d) = (self.n, self.e.d);
         for lane in (0..lanes).step_by(V::LANES) {
             for c in (0..d).step_by(V::LANES) {
                 let (columns, rows) = ((n - lane).min(V::LANES), (d - c).min(V::LANES));
-                // SAFETY: rows of queries that exist, and rows of the scratch, whole vectors wide.
+                // SAFETY: rows of queries that exist, and rows of the scratch, which are whole vectors wide.
                 unsafe {
                     let from = self.q.as_ptr().add(lane * d + c);
                     let to = self.queries.as_mut_ptr().add(c * QUERIES + lane);
@@ -229,17 +229,17 @@ impl Block<'_> {
         }
     }
 
-    /// A tile of two vectors or of one.
+    /// Runs a tile of one vector, or of two if `two`.
     ///
     /// # Safety
-    /// As of [`multiply`](crate::tile::multiply), on the instruction set of this block.
+    /// The conditions of [`multiply`](crate::tile::multiply) hold for the instruction set of this block.
     unsafe fn multiply<A: Left>(&self, two: bool, args: ProductArgs<A>) {
         let run = if two { routine::<Product<A, 2>>(self.isa) } else { routine::<Product<A, 1>>(self.isa) };
         // SAFETY: the caller's contract.
         unsafe { run(&args) }
     }
 
-    /// Brings the sums of earlier blocks to the maximum of this one.
+    /// Rescales the sums of earlier blocks to the maximum of this one.
     #[inline(always)]
     fn rescale(&mut self, deep: usize) {
         for (r, &factor) in self.state[2 * QUERIES..][..self.n].iter().enumerate() {
@@ -252,7 +252,8 @@ impl Block<'_> {
     /// Scores of a block of keys.
     ///
     /// # Safety
-    /// The instruction set of `V` is there; `start + keys <= t`, `keys <= KEYS`, and `lanes <= QUERIES` whole vectors.
+    /// The instruction set of `V` is available; `start + keys <= t`, `keys <= KEYS`, and `lanes <= QUERIES` whole
+    /// vectors.
     #[inline(always)]
     unsafe fn score<V: Vector>(&mut self, rows: Rows, start: usize, keys: usize, lanes: usize) {
         let d = self.e.d;
@@ -277,8 +278,8 @@ impl Block<'_> {
         }
     }
 
-    /// One step of the online softmax: scores become weights relative to the new maximum; what older weights are to be
-    /// multiplied with for it is left in the last row of the state.
+    /// One step of the online softmax: scores become weights relative to the new maximum. The last row of the state
+    /// receives the factors of older weights.
     ///
     /// # Safety
     /// The conditions of [`Block::score`] hold.
@@ -287,7 +288,7 @@ impl Block<'_> {
         let (maxima, rest) = self.state.split_at_mut(QUERIES);
         let (totals, factors) = rest.split_at_mut(QUERIES);
         let all_seen = seen.iter().all(|range| *range == Span { start: 0, end: keys });
-        // Lanes beyond the queries see nothing.
+        // Lanes beyond the queries see no key.
         let of = |r: usize| seen.get(r).map_or((0.0, 0.0), |range| (range.start as f32, range.end as f32));
         let begins: [f32; QUERIES] = from_fn(|r| of(r).0);
         let ends: [f32; QUERIES] = from_fn(|r| of(r).1);
@@ -304,13 +305,13 @@ impl Block<'_> {
                     }
                 }
                 let old = V::load(maxima.as_ptr().add(lane));
-                // A NaN score does not count here; it becomes a NaN weight below.
+                // A NaN score is ignored here; it becomes a NaN weight below.
                 let mut maximum = [old, lowest, lowest, lowest];
                 for j in 0..keys {
                     maximum[j % 4] = V::load(scores.add(j * QUERIES)).greater(maximum[j % 4]);
                 }
                 let maximum = maximum[0].greater(maximum[1]).greater(maximum[2].greater(maximum[3]));
-                // While all scores are -∞, differences from 0 give the weights 0 that differences from -∞ would not.
+                // If all scores are -∞, subtracting 0 gives the weights 0, and subtracting -∞ would give NaN.
                 let base = V::select(maximum.eq(lowest), V::splat(0.0), maximum);
                 let mut sums = [V::splat(0.0); 4];
                 for j in 0..keys {
@@ -329,10 +330,12 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of a block of keys. Each query sees the keys from `first` to the end of its range. In columns before `done` those of the keys that all queries see have been added.
+    /// Adds the weighted values of a block of keys. Each query sees the keys from `first` to the end of its range. In
+    /// columns before `done` the keys that all queries see are added already.
     ///
     /// # Safety
-    /// The conditions of [`Block::score`] hold; `deep` is `dv` padded to whole vectors; `weights(row, key)` is the matrix of weights from there.
+    /// The conditions of [`Block::score`] hold; `deep` is `dv` padded to whole vectors; `weights(row, key)` is the
+    /// matrix of weights beginning there.
     #[inline(always)]
     unsafe fn sum_values<V: Vector, A: Left>(
         &mut self,
@@ -350,8 +353,8 @@ impl Block<'_> {
         unsafe {
             self.by_columns::<V>(rows, start + first, keys - first, deep, |this, column, two, (b, offsets)| {
                 for (row, height) in panels(this.n, max_rows::<V>(2)) {
-                    // All rows see the first `common` keys. What only some see is added row by row, so that a key that is
-                    // not seen has no influence even if it holds NaN.
+                    // All rows see the first `common` keys. Keys that only some rows see are added row by row, so that
+                    // an invisible key has no effect even if its value is NaN.
                     let panel = &from_first[row..row + height];
                     let common = panel.iter().copied().min().unwrap_or(0);
                     let extra = if panel.iter().all(|&s| s == common) { 0 } else { height };
@@ -371,7 +374,7 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of a block of keys where queries see different keys.
+    /// Adds the weighted values of a block of keys if queries see different keys.
     ///
     /// # Safety
     /// The conditions of [`Block::sum_values`] hold.
@@ -389,7 +392,7 @@ impl Block<'_> {
         let dv = self.e.dv;
         // SAFETY: rows start .. start + keys of the values.
         let values = unsafe { std::slice::from_raw_parts(rows.v.wrapping_add(start * dv), keys * dv) };
-        // The weight of a key that is not seen is zero, which leaves sums as they are where its value is finite.
+        // The weight of an invisible key is zero, which leaves sums unchanged if its value is finite.
         let finite = values.iter().fold(true, |finite, x| finite & x.is_finite());
         // SAFETY: the contract of this function.
         unsafe {
@@ -430,8 +433,8 @@ impl Block<'_> {
         }
     }
 
-    /// Calls `sum` for every two vectors of columns of the values `start .. start + keys`: with the first column, whether there are
-    /// two vectors, the first value and where the others are from there.
+    /// Calls `sum` for every two vectors of columns of the values `start .. start + keys`, with the first column,
+    /// whether there are two vectors, the pointer to the first value, and the stride between the rows.
     ///
     /// # Safety
     /// The conditions of [`Block::sum_values`] hold.

@@ -9,13 +9,13 @@ use super::{KEYS, QUERIES};
 use crate::math;
 use crate::vector::{MAX_LANES, Vector};
 
-/// Elements of all keys from which they and the values lie beyond the second-level cache.
+/// Total elements of keys from which keys and values are beyond the second-level cache.
 pub(super) const FAR: usize = 256 * 1024;
 
-/// The most accumulators of a tile of weighted values.
+/// Maximum number of accumulators of a tile of weighted values.
 const SUMS: usize = 16;
 
-/// Runs a block of code for every literal below a bound, so that what they address is registers.
+/// Expands a block of code for every literal below a bound, so that its accumulators stay in registers.
 macro_rules! each {
     ($i:ident < $bound:expr => $body:expr) => { each!(@ $i, $bound, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
     (@ $i:ident, $bound:expr, $body:expr, $($n:literal)*) => {
@@ -23,8 +23,8 @@ macro_rules! each {
     };
 }
 
-/// Vectors of values that are added up at a time for this many queries: as many accumulators as hide the latency of one, or
-/// as there are registers for.
+/// Vectors of values that are summed at once for this many queries: enough accumulators to hide the latency of an
+/// addition, or as many as fit the registers.
 pub(super) const fn columns<V: Vector>(queries: usize) -> usize {
     match (queries, V::REGISTERS >= 32) {
         (1, _) | (2, true) => 8,
@@ -47,8 +47,8 @@ impl Block<'_> {
         }
     }
 
-    /// Scores of a block of keys, a row of [`KEYS`] for each query. A vector of keys is multiplied with a query at once,
-    /// each key into a sum of its own; transposed, the sums add up to a vector of scores.
+    /// Scores of a block of keys, a row of [`KEYS`] for each query. A vector of keys is multiplied with a query at
+    /// once, each key with its own sum; the transposed sums add up to a vector of scores.
     ///
     /// # Safety
     /// The conditions of [`Block::score`] hold; `depth` is `d` padded to whole vectors.
@@ -68,7 +68,7 @@ impl Block<'_> {
                     let z = zero;
                     let mut sums: [V; MAX_LANES] = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
                     let mut c = 0;
-                    // Lanes beyond the last key repeat it; nothing sees them.
+                    // Lanes beyond the last key repeat it; no query sees them.
                     let row = |lane: usize| lane.min(last);
                     if last + 1 == V::LANES {
                         while c + V::LANES <= d {
@@ -96,7 +96,7 @@ impl Block<'_> {
         }
     }
 
-    /// One step of the online softmax, as [`Block::weigh`], a query at a time.
+    /// One step of the online softmax like [`Block::weigh`], one query at a time.
     ///
     /// # Safety
     /// The conditions of [`Block::score`] hold.
@@ -107,16 +107,16 @@ impl Block<'_> {
             scores[..seen.start].fill(f32::NEG_INFINITY);
             scores[seen.end..keys.next_multiple_of(V::LANES)].fill(f32::NEG_INFINITY);
             let old = self.state[query];
-            // SAFETY: whole vectors of a row of scores; a value of `V` may be made.
+            // SAFETY: whole vectors of a row of scores; the instruction set of `V` is available.
             unsafe {
                 let scores = scores.as_mut_ptr();
-                // A NaN score does not count here; it becomes a NaN weight below.
+                // A NaN score is ignored here; it becomes a NaN weight below.
                 let mut maximum = V::splat(old);
                 for j in (0..keys).step_by(V::LANES) {
                     maximum = V::load(scores.add(j)).greater(maximum);
                 }
                 let maximum = maximum.across(V::greater);
-                // While all scores are -∞, differences from 0 give the weights 0 that differences from -∞ would not.
+                // If all scores are -∞, subtracting 0 gives the weights 0, and subtracting -∞ would give NaN.
                 let base = if maximum == f32::NEG_INFINITY { 0.0 } else { maximum };
                 let mut sum = V::splat(0.0);
                 for j in (0..keys).step_by(V::LANES) {
@@ -133,8 +133,8 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of `keys` keys of a block from `first` on, in columns `0 ..` as long as there are enough for a
-    /// tile, and says where it ended.
+    /// Adds the weighted values of `keys` keys of a block, beginning with `first`, in columns `0 ..` while there are
+    /// enough columns for a tile. Returns the end of these columns.
     ///
     /// # Safety
     /// The conditions of [`Block::score`] hold; `deep` is `dv` padded to whole vectors, and every query sees these keys.
@@ -170,7 +170,8 @@ impl Block<'_> {
         column
     }
 
-    /// `C` vectors of the weighted values for `R` queries; or for one, `AT_ONCE` keys a step, with accumulators for each.
+    /// `C` vectors of the weighted values for `R` queries; for one query, `AT_ONCE` keys per step, each with its own
+    /// accumulators.
     ///
     /// # Safety
     /// The conditions of [`Block::sum_few`] hold; the columns are inside of the rows.
@@ -182,7 +183,7 @@ impl Block<'_> {
         deep: usize,
         column: usize,
     ) {
-        // Registers are there for no more than these; see `columns`.
+        // Only these combinations fit the registers; see `columns`.
         if const { R * C * AT_ONCE > SUMS || R > 1 && AT_ONCE > 1 || C > columns::<V>(R) } {
             return;
         }
@@ -200,7 +201,7 @@ impl Block<'_> {
                         each!(I < $at_once * C => V::prefetch_far(next.wrapping_add(I / C * d + I % C * V::LANES)));
                     }
                     let mut w = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
-                    // Of one query for the keys of a step, or of each query for one key.
+                    // Distance of the weights: between keys for one query, between queries for one key.
                     let apart = if const { $at_once > 1 } { 1 } else { KEYS };
                     each!(I < R * $at_once => w[I] = V::splat(*weights.add(I * apart)));
                     let mut x = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];

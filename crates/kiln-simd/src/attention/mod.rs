@@ -21,10 +21,10 @@ use crate::vector::{dispatch, dispatch_plain};
 use block::Block;
 use more::{Mask, More};
 
-/// Queries of a block: lanes of a row of scores.
+/// Queries of a block, which are the lanes of a row of scores.
 const QUERIES: usize = 64;
 
-/// Keys of a block. With the queries, scores and values of a block they fit the second-level cache.
+/// Keys of a block. Together with the queries, the scores and values of a block fit the second-level cache.
 const KEYS: usize = 128;
 
 /// Flops below which one thread is faster.
@@ -37,7 +37,7 @@ impl Execute for Attention {
         let e = self.extents(&inputs[0].shape(), &inputs[1].shape(), &inputs[2].shape())?;
         let places = self.places();
         let lengths = places.lengths.map(|place| inputs[place].data().u32());
-        // Before anything is written.
+        // Checked before anything is written.
         self.check_lengths(lengths.unwrap_or(&[]), e.t)?;
         let out = outputs[0].f32();
         if out.is_empty() || e.t == 0 {
@@ -59,12 +59,12 @@ impl Execute for Attention {
         let positions = places.positions.map(|place| inputs[place].data().u32());
         let [sinks, slopes] = [places.sinks, places.slopes].map(|place| place.map(|place| inputs[place].data()));
         let mask = places.mask.map(|place| (inputs[place].data(), e.mask_strides(&inputs[place].shape())));
-        // The head of keys that is so far from the first one.
+        // The index of the key head for a query head.
         let of_head = |head: usize| {
             let (sequence, first) = (head / e.kv_heads, head % e.kv_heads * e.group);
             More {
                 op: *self,
-                // One for all sequences, or one of each.
+                // One length for all sequences, or one for each.
                 length: lengths.map_or(e.t, |lengths| lengths[sequence.min(lengths.len() - 1)] as usize),
                 positions: positions.map(|positions| &positions[sequence * e.s % positions.len().max(1)..][..e.s]),
                 mask: mask.map(|(data, [a, b, c, d])| Mask {
@@ -82,7 +82,7 @@ impl Execute for Attention {
         let blocks = rows.div_ceil(QUERIES);
         let lanes = simd.isa().lanes();
         let (depth, deep) = (e.d.next_multiple_of(lanes), e.dv.next_multiple_of(lanes));
-        // Rows that are longer than any model's may need more than there is.
+        // Rows longer than those of any model may need more scratch memory than exists.
         let wide = if rows > lanes / 2 { QUERIES } else { rows };
         let of_rows = |depth: usize| depth.checked_mul(wide).ok_or(Error::OutOfMemory { bytes: usize::MAX });
         let of_stored = |data: Data<'_>, width: usize| match data {
@@ -100,11 +100,11 @@ impl Execute for Attention {
         ];
         scratch::room(&lengths, threads)?;
         let bytes = [k, v].map(|data| data.bytes() / (e.batch * e.kv_heads));
-        // What is stored as something else is read a block at a time, in order.
+        // Other types are cast one block at a time, in order.
         let far = matches!((k, v), (Data::F32(k), Data::F32(_)) if k.len() >= few::FAR);
         let out = Shared::new(out.as_mut_ptr());
         threads::for_each(e.batch * e.kv_heads * blocks, threads, |part| {
-            // The last blocks of a causal head see the most keys: they start first.
+            // The last blocks of a causal head see the most keys, so they start first.
             let (head, first) = (part / blocks, (blocks - 1 - part % blocks) * QUERIES);
             let n = QUERIES.min(rows - first);
             let [k, v] =
@@ -139,7 +139,7 @@ impl Execute for Attention {
     }
 }
 
-/// The elements of some heads, of one for each.
+/// The elements of `heads` heads, given one element for each head.
 fn of_heads(data: Data<'_>, first: usize, heads: usize) -> Data<'_> {
     let size = data.dtype().size();
     data.part(first * size..(first + heads) * size)

@@ -7,7 +7,7 @@ use super::block::{Block, Seen};
 use crate::math;
 use crate::vector::Vector;
 
-/// The options and operands of the query heads that share a head of keys.
+/// The options and operands of the query heads that share a key head.
 #[derive(Clone, Copy)]
 pub(super) struct More<'a> {
     pub(super) op: Attention,
@@ -16,29 +16,29 @@ pub(super) struct More<'a> {
     /// Positions of the queries of the sequence.
     pub(super) positions: Option<&'a [u32]>,
     pub(super) mask: Option<Mask<'a>>,
-    /// A logit and a slope of each head.
+    /// A sink logit and a slope for each head.
     pub(super) sinks: Option<Data<'a>>,
     pub(super) slopes: Option<Data<'a>>,
 }
 
-/// A mask from the first of these heads on.
+/// A mask, beginning at the first of these heads.
 #[derive(Clone, Copy)]
 pub(super) struct Mask<'a> {
     pub(super) data: Data<'a>,
-    /// The place of the entry of the first query of the first head for the first key.
+    /// The index of the entry for the first query of the first head and the first key.
     pub(super) first: usize,
-    /// From head to head, query to query and key to key.
+    /// The distances between heads, queries and keys.
     pub(super) strides: [usize; 3],
 }
 
 impl Mask<'_> {
-    /// The place of the entry of query `row` of the group for the first key.
+    /// The index of the entry for query `row` of the group and the first key.
     fn row(&self, e: &AttentionExtents, row: usize) -> usize {
         self.first + row / e.s * self.strides[0] + row % e.s * self.strides[1]
     }
 }
 
-/// An entry of a mask: what is added to a score, -∞ where it hides the key.
+/// An entry of a mask as the number to add to a score: -∞ hides the key.
 trait Entry: Copy {
     fn bias(self) -> f32;
 }
@@ -63,7 +63,7 @@ macro_rules! floats {
 
 floats!(f32, kiln_ir::f16, kiln_ir::bf16);
 
-/// Calls a closure with the entries of a mask as what they are.
+/// Calls a closure with the entries of a mask in their own type.
 macro_rules! with_entries {
     ($data:expr, $entries:ident => $body:expr) => {
         match $data {
@@ -78,18 +78,18 @@ macro_rules! with_entries {
 }
 
 impl More<'_> {
-    /// What query `row` of the group sees.
+    /// The keys that query `row` of the group sees.
     pub(super) fn sight(&self, e: &AttentionExtents, row: usize) -> Sight {
         let i = row % e.s;
         self.op.sight(e, i, self.length, self.positions.map(|positions| positions[i]))
     }
 
-    /// The logit without a value of query `row` of the group.
+    /// The sink logit of query `row` of the group.
     pub(super) fn sink(&self, e: &AttentionExtents, row: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks.load(row / e.s))
     }
 
-    /// Whether query `row` of the group, which sees so much, sees a key.
+    /// Whether query `row` of the group, with this sight, sees a key.
     pub(super) fn shows(&self, e: &AttentionExtents, row: usize, sight: &Sight, key: usize) -> bool {
         let mut shown = (sight.begin..sight.end).contains(&key);
         if let Some(mask) = self.mask {
@@ -101,11 +101,11 @@ impl More<'_> {
 }
 
 impl Block<'_> {
-    /// Scores of a block of keys with all that is not their product: caps, slopes, masks. `at(query, key)` is the place of a
-    /// score; the first `n` scores hold all of them.
+    /// Applies caps, slopes and masks to the scores of a block of keys. `at(query, key)` is the index of a score; all
+    /// scores are within the first `n`.
     ///
     /// # Safety
-    /// The instruction set of `V` is there; there are `n` scores and as many as a vector has behind them.
+    /// The instruction set of `V` is available; there are `n` scores, followed by at least a vector.
     #[inline(always)]
     pub(super) unsafe fn adjust<V: Vector>(
         &mut self,

@@ -9,7 +9,7 @@
 //!
 //! Rows of results are blocked so that the frame under a block stays in the second-level cache, sums so that the pixels
 //! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix
-//! product and goes there: as it stands, or with the pixels that a stride leaves brought together.
+//! product, of the image itself or, with a stride, of a copy of the pixels that the stride selects.
 
 use std::ops::Range;
 
@@ -22,19 +22,19 @@ use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels, wi
 use crate::vector::{Kernel, Vector, dispatch};
 use crate::{Isa, scratch};
 
-/// Terms of a running sum, at most: bounds the rounding error and the table of offsets.
+/// Maximum number of terms of a running sum: limits the rounding error and the table of offsets.
 const TERMS: usize = 320;
 
-/// Bytes of pixels under a tile of two vectors that are kept in the first-level cache.
+/// Bytes of pixels under a tile of two vectors that stay in the first-level cache.
 const PIXELS: usize = 20 * 1024;
 
-/// Elements of the frame, and of the results, of a block of rows.
+/// Elements of the frame and of the results of a block of rows.
 const BLOCK: usize = 64 * 1024;
 
-/// Output channels whose kernels are kept in the second-level cache.
+/// Output channels whose kernels stay in the second-level cache.
 const CHANNELS: usize = 256;
 
-/// Tiles of a block of rows below which threads share the channels instead of the rows.
+/// Number of tiles in a block of rows below which threads share the channels instead of the rows.
 const TILES: usize = 8;
 
 pub(super) fn run(
@@ -58,8 +58,8 @@ pub(super) fn run(
     let whole = Frame::whole(e, stride);
     let under_row = e.c_in * whole.row();
     let rows = (BLOCK / under_row.max(e.c_out.min(CHANNELS) * whole.columns)).max(1);
-    // Parts enough for the threads: of rows while these are worth it, of channels otherwise. As many for each thread, or the
-    // others would wait for one.
+    // Enough parts for all threads: of rows while blocks are large enough, of channels otherwise. Every thread gets the
+    // same number, so that none waits for another.
     let wanted = if threads > 1 { (2 * threads).div_ceil(e.batch) } else { 1 };
     let most = e.out_h * whole.columns / (TILES * 2 * isa.lanes());
     let blocks = match e.out_h.div_ceil(rows).max(wanted.min(most)) {
@@ -98,7 +98,8 @@ pub(super) fn run(
     });
 }
 
-/// An image and kernels of one pixel: the product of both. `y` is good for writing its results, and nobody else does.
+/// An image and kernels of one pixel: their matrix product. The results at `y` are writable and accessed by nobody
+/// else.
 fn one_pixel(
     isa: Isa,
     threads: usize,
@@ -115,7 +116,7 @@ fn one_pixel(
         // SAFETY: the slices have these extents, B is that of the caller, the results are borrowed for writing.
         unsafe { gemm.run(isa, threads) };
     };
-    // Every pixel gives a result, in order.
+    // Every pixel gives one result, in order.
     let plain = |n: usize, out: usize, before: usize, stride: usize| out == n && before == 0 && (stride == 1 || n == 1);
     if plain(e.h, e.out_h, e.top, stride.0) && plain(e.w, e.out_w, e.left, stride.1) {
         return product(MatrixRef::new(x, n, false));
@@ -127,22 +128,22 @@ fn one_pixel(
     });
 }
 
-/// Rows of the tallest tile of any instruction set.
+/// Rows of the largest tile of any instruction set.
 const MANY_ROWS: usize = 14;
 
-/// How the columns of a block of rows are cut into tiles.
+/// How the columns of a block of rows are divided into tiles.
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
     lanes: usize,
     /// Vectors of the widest tile, two or three.
     most: usize,
     count: usize,
-    /// Tiles of a row; none where tiles run over the ends of rows.
+    /// Tiles of a row; zero if tiles cross the ends of rows.
     per_row: usize,
     /// Columns of the frame.
     columns: usize,
     out_w: usize,
-    /// Flat columns, from the first result to the last.
+    /// Flat columns from the first result to the last.
     flat: usize,
 }
 
@@ -150,9 +151,9 @@ struct Tiles {
 struct Tile {
     start: usize,
     vectors: usize,
-    /// The columns that it is to compute: others may be computed along with them.
+    /// The columns that it has to compute; it may compute others too.
     kept: Range<usize>,
-    /// Whether it is whole and inside of a row, so that its results need no detour.
+    /// Whether it is whole and inside a row, so that its results are stored directly.
     direct: bool,
 }
 
@@ -193,7 +194,7 @@ impl Tiles {
         let end = if self.per_row > 0 { row * self.columns + self.out_w } else { self.flat };
         let width = vectors * self.lanes;
         let kept = place..end.min(place + width);
-        // The last tile is moved back so that it ends with the results, where there is room.
+        // The last tile is moved back to end with the results, if there is room.
         let start = place.min(self.flat.saturating_sub(width));
         let direct = start == place && kept.len() == width && kept.end <= row * self.columns + self.out_w;
         Tile { start, vectors, kept, direct }
@@ -208,9 +209,9 @@ impl Tiles {
 /// Some output channels of a block of rows.
 ///
 /// # Safety
-/// `x` is a frame of the block, readable a cache line beyond its end, `w` good for reading `channels` kernels, `results` for
-/// writing the widest tile for each channel and tile, `y` for writing the rows of the block in the planes of the channels,
-/// which nothing else accesses.
+/// `x` is a frame of the block, readable up to a cache line beyond its end; `w` is readable for `channels` kernels;
+/// `results` is writable for the widest tile of each channel and tile; `y` is writable for the rows of the block in the
+/// planes of the channels, which nothing else accesses.
 struct Block<'a> {
     e: &'a ConvolveExtents,
     frame: Frame,
@@ -230,8 +231,8 @@ impl Kernel for Block<'_> {
         let Self { e, frame, x, w, channels, results, .. } = self;
         let width = self.tiles.width();
         let terms = e.c_in * e.kh * e.kw;
-        // A place in the picture under two vectors touches at most three cache lines. The same for all tiles: results do not
-        // depend on their width.
+        // A kernel position under two vectors touches at most three cache lines. The depth is the same for all tiles,
+        // so that results do not depend on their width.
         let depth = (PIXELS / (e.kh * 192)).max(1).saturating_mul(e.kh * e.kw).min(TERMS);
         let blocks = terms.div_ceil(depth);
         let mut offsets = [0usize; TERMS];
@@ -283,7 +284,7 @@ impl Kernel for Block<'_> {
 }
 
 impl Block<'_> {
-    /// Moves the results of a tile into the rows that they belong to, without the columns beyond the right edge.
+    /// Moves the results of a tile to their rows, without the columns beyond the right edge.
     ///
     /// # Safety
     /// The conditions of [`Block`] hold; `results` are those of the tile.

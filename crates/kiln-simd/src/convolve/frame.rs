@@ -13,10 +13,10 @@ pub(super) struct Region {
     pub(super) columns: Range<usize>,
 }
 
-/// How a padded image with a stride is laid out so that the kernels see neither.
+/// The layout of a padded copy of an image in which kernels need neither padding nor stride.
 ///
 /// Each plane is split into phases: phase `(p, q)` holds the padded pixels whose row is `p` and whose column is `q`
-/// modulo the strides. In a phase, the pixels under neighbouring results are neighbours.
+/// modulo the strides. In a phase, the pixels under adjacent results are adjacent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     /// Strides of the convolution, down and across.
@@ -29,7 +29,7 @@ pub(super) struct Frame {
     pub(super) rows: usize,
     /// Columns of a phase.
     pub(super) columns: usize,
-    /// The first row and column of results that it serves.
+    /// The first row and column of the results that it serves.
     first: (usize, usize),
     top: usize,
     left: usize,
@@ -45,7 +45,7 @@ impl Frame {
             stride,
             dilation: e.dilation,
             phases: (stride.0.min(span.0), stride.1.min(span.1)),
-            // The last result reaches (span - 1) / stride pixels further in its phase.
+            // The last result reads (span - 1) / stride pixels further in its phase.
             rows: region.rows.len() + (span.0 - 1) / stride.0,
             columns: region.columns.len() + (span.1 - 1) / stride.1,
             first: (region.rows.start, region.columns.start),
@@ -66,19 +66,19 @@ impl Frame {
         self.phases.0 * self.phases.1 * self.columns
     }
 
-    /// Elements of a plane, which may be more than there are addresses.
+    /// Elements of a plane, which may exceed the address space.
     pub(super) fn elements(&self) -> u128 {
         let extents = [self.phases.0, self.phases.1, self.rows, self.columns];
         extents.iter().fold(1, |elements: u128, &n| elements.saturating_mul(n as u128))
     }
 
-    /// Elements from one plane to the next: an odd number of cache lines, so that the same pixel of many planes, which a
-    /// tile reads together, does not fall into the same few sets of the cache.
+    /// Elements between consecutive planes: an odd number of cache lines, so that the same pixel of many planes, which
+    /// a tile reads together, does not map to the same few cache sets.
     pub(super) fn plane(&self) -> usize {
         ((self.phases.0 * self.phases.1 * self.rows * self.columns).div_ceil(16) | 1) * 16
     }
 
-    /// Where the pixel under kernel row `p` and column `q` stands, for the first result.
+    /// The offset of the pixel under kernel row `p` and column `q`, for the first result.
     pub(super) fn offset(&self, p: usize, q: usize) -> usize {
         let ((sh, sw), (_, across)) = (self.stride, self.phases);
         let (p, q) = (p * self.dilation.0, q * self.dilation.1);
@@ -90,7 +90,7 @@ impl Frame {
 /// Copies planes into frames.
 ///
 /// # Safety
-/// `x` is good for reading `planes` images, `to` for writing as many planes of the frame and alone in doing so.
+/// `x` is readable for `planes` images; `to` is writable for as many planes of the frame, and nothing else accesses it.
 pub(super) struct Fill {
     pub(super) frame: Frame,
     pub(super) planes: usize,
@@ -108,7 +108,7 @@ impl Kernel for Fill {
         for plane in 0..planes {
             for down in 0..f.phases.0 {
                 let (inside, first) = span(f.rows, f.stride.0, f.first.0 * f.stride.0 + down, f.top, f.h);
-                // SAFETY: the phases lie inside of the plane of the frame, the rows inside of the picture.
+                // SAFETY: the phases are inside the plane of the frame, the rows inside the image.
                 unsafe {
                     let to = to.add(plane * f.plane() + down * f.phases.1 * phase);
                     for across in 0..f.phases.1 {
@@ -127,7 +127,7 @@ impl Kernel for Fill {
     }
 }
 
-/// Copies all planes of an image into a frame, which `to` has room for.
+/// Copies all planes of an image into a frame; `to` has room for it.
 pub(super) fn fill(isa: Isa, threads: usize, frame: Frame, planes: usize, x: &[f32], to: &mut [f32]) {
     assert!(x.len() >= planes * frame.h * frame.w && to.len() >= planes * frame.plane());
     let to = Shared::new(to.as_mut_ptr());
@@ -143,15 +143,15 @@ pub(super) fn fill(isa: Isa, threads: usize, frame: Frame, planes: usize, x: &[f
 }
 
 impl Frame {
-    /// Copies a row of the image into the phases across, which are `phase` elements apart.
+    /// Copies a row of the image into the column phases, which are `phase` elements apart.
     ///
     /// # Safety
-    /// The instruction set of `V` is there; `to` is good for writing a row of each phase across.
+    /// The instruction set of `V` is available; `to` is writable for a row of each column phase.
     #[inline(always)]
     unsafe fn copy_row<V: Vector>(&self, from: &[f32], to: *mut f32, phase: usize) {
         let start = (self.first.1 * self.stride.1).wrapping_sub(self.left).cast_signed();
         let lanes = V::LANES.cast_signed();
-        // SAFETY: the caller's contract; what is stored ends with the columns.
+        // SAFETY: the caller's contract; stores end with the columns.
         unsafe {
             match self.stride.1 {
                 1 => {
@@ -187,21 +187,21 @@ impl Frame {
     }
 }
 
-/// Which of `count` places, `stride` pixels apart from padded pixel `first` on, are in an image of `extent` pixels after
-/// `padding`, and the pixel under the first of them.
+/// Which of `count` positions, `stride` pixels apart beginning at padded pixel `first`, are inside an image of `extent`
+/// pixels after `padding`, and the pixel under the first of them.
 fn span(count: usize, stride: usize, first: usize, padding: usize, extent: usize) -> (Range<usize>, usize) {
     let start = padding.saturating_sub(first).div_ceil(stride).min(count);
     let end = (extent + padding).saturating_sub(first).div_ceil(stride).clamp(start, count);
     (start..end, (start * stride + first).saturating_sub(padding))
 }
 
-/// A vector of a row from `at` on, zero where that is outside.
+/// A vector of a row beginning at `at`, zero outside of the row.
 ///
 /// # Safety
-/// The instruction set of `V` is there.
+/// The instruction set of `V` is available.
 #[inline(always)]
 unsafe fn window<V: Vector>(row: &[f32], at: isize) -> V {
-    // SAFETY: every read is cut to the slice.
+    // SAFETY: every read is clamped to the slice.
     unsafe {
         match usize::try_from(at) {
             Ok(at) => {
@@ -217,20 +217,20 @@ unsafe fn window<V: Vector>(row: &[f32], at: isize) -> V {
     }
 }
 
-/// Writes the first `n` lanes, all of them where there are not as many.
+/// Writes the first `n` lanes, or all if there are fewer.
 ///
 /// # Safety
-/// `to` is good for writing these.
+/// `to` is writable for these lanes.
 #[inline(always)]
 unsafe fn put<V: Vector>(v: V, to: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
     unsafe { if n >= V::LANES { v.store(to) } else { v.store_first(to, n) } }
 }
 
-/// Fills with zeros: often none, for which a call would take longer.
+/// Fills with zeros. Inlined, because `n` is often 0 and a call would take longer.
 ///
 /// # Safety
-/// The instruction set of `V` is there; `to` is good for writing `n` elements.
+/// The instruction set of `V` is available; `to` is writable for `n` elements.
 #[inline(always)]
 unsafe fn zeros<V: Vector>(to: *mut f32, n: usize) {
     for j in (0..n).step_by(V::LANES) {

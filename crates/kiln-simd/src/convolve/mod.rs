@@ -32,10 +32,10 @@ use crate::{Isa, scratch};
 pub use packed::PackedKernels;
 use reach::Reach;
 
-/// Output channels below which passes over planes are faster than register tiles, which they would not fill.
+/// Number of output channels below which passes over planes are faster than register tiles, which would not be full.
 const MANY: usize = 4;
 
-/// Flops below which one thread is faster: some twenty microseconds of work.
+/// Flops below which one thread is faster: about twenty microseconds of work.
 const PARALLEL: usize = 2_000_000;
 
 impl Execute for Convolve2d {
@@ -50,7 +50,7 @@ impl Execute for Convolve2d {
     }
 }
 
-/// Convolves images that have pixels, with kernels that may reach far beyond them.
+/// Convolves non-empty images with kernels that may reach far beyond them.
 fn convolve_far(
     simd: &Simd,
     e: &ConvolveExtents,
@@ -67,22 +67,22 @@ fn convolve_far(
     Ok(())
 }
 
-/// A stride that leads to one result is never taken; kept near image and kernel, no address overflows.
+/// Limits strides that are never used, because there is only one result, so that no address overflows.
 fn bounded(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     let along = |stride: usize, out: usize, near: usize| if out == 1 { stride.min(near) } else { stride };
     (along(stride.0, e.out_h, e.h.max(e.kh)), along(stride.1, e.out_w, e.w.max(e.kw)))
 }
 
-/// How many threads compute this many results.
+/// Number of threads to compute this many results.
 fn threads(simd: &Simd, e: &ConvolveExtents, results: usize) -> usize {
     let work = 2usize.saturating_mul(results).saturating_mul(e.terms());
     if work < PARALLEL { 1 } else { simd.threads() }
 }
 
-/// Convolves images that have pixels.
+/// Convolves non-empty images.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory) where a padding makes frames larger than the machine has room for.
+/// [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory) if padding makes frames too large for the memory.
 fn convolve(
     simd: &Simd,
     e: &ConvolveExtents,
@@ -113,7 +113,7 @@ fn convolve(
         assert!(y.len() >= parts * results);
         let out = Shared::new(y.as_mut_ptr());
         threads::for_each(parts, threads, |number| {
-            // SAFETY: the results are as many as checked above; every part has its own.
+            // SAFETY: the number of results was checked above; every part has its own.
             let y = unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(number * results), results) };
             part(number, 1, y);
         });
@@ -121,7 +121,7 @@ fn convolve(
     Ok(())
 }
 
-/// Convolves images that have pixels, in one group.
+/// Convolves non-empty images in one group.
 fn convolve_group(
     isa: Isa,
     threads: usize,
@@ -131,7 +131,7 @@ fn convolve_group(
     kernel: &[f32],
     y: &mut [f32],
 ) {
-    // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
+    // Passes over planes add their sums one by one, so there must be few of them to limit the error.
     if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
         plane::run(isa, threads, e, stride, x, kernel, y);
     } else if pixels::suits(isa, [e.c_out, e.c_in, e.kh, e.kw]) {

@@ -16,7 +16,7 @@ pub struct PackedKernels {
     order: Order,
 }
 
-/// How kernels lie, by the way that convolutions with them go.
+/// The layout of kernels, which depends on the algorithm.
 #[derive(Debug)]
 enum Order {
     ByPixels(pixels::Kept),
@@ -132,5 +132,6 @@ impl Simd {
     }
 }
 
-/// How many times the elements of image, kernels and results together a frame may have, whose remainder is padding.
+/// Maximum ratio of a frame's elements to those of image, kernels and results together; a larger frame is mostly
+/// padding.
 const FAR: u128 = 16;

@@ -18,11 +18,11 @@ use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 use crate::{Isa, scratch};
 
-/// Elements of a block of rows: it stays in the second-level cache while it is read again.
+/// Elements of a block of rows, which stays in the second-level cache while it is read again.
 const BLOCK: usize = 32 * 1024;
 
-/// Columns of results below which a padded image is copied whole rather than along its border: on AVX2 that takes 0.3 of the time
-/// for planes of 14 x 14 and kernels of 5 x 5, 0.7 for 56 x 56 and 3 x 3, and as long for 112 x 112.
+/// Columns of results below which a padded image is copied whole rather than only along its border: on AVX2 that takes
+/// 0.3 of the time for planes of 14 x 14 and kernels of 5 x 5, 0.7 for 56 x 56 and 3 x 3, and equal time for 112 x 112.
 const NARROW: usize = 96;
 
 pub(super) fn run(
@@ -36,7 +36,7 @@ pub(super) fn run(
 ) {
     let inside = inside(e, stride);
     let has_border = inside.rows.len() < e.out_h || inside.columns.len() < e.out_w;
-    // Blocks of whole register blocks.
+    // Row blocks that consist of whole register blocks.
     let (_, classes) = steps(e, stride);
     let rows = (BLOCK / e.w.saturating_mul(stride.0).max(1)).max(1).next_multiple_of(4 * classes).min(e.out_h);
     let blocks = e.out_h.div_ceil(rows);
@@ -48,7 +48,7 @@ pub(super) fn run(
         if e.out_w < NARROW && has_border {
             return plane.region(&Region { rows, columns: 0..e.out_w }, false);
         }
-        // The rows whose windows are inside of the picture, and those above and below.
+        // The rows whose windows are inside the image, and those above and below.
         let start = rows.start.max(inside.rows.start).min(rows.end);
         let end = rows.end.min(inside.rows.end).max(start);
         let columns = 0..e.out_w;
@@ -61,8 +61,8 @@ pub(super) fn run(
     });
 }
 
-/// The results whose windows lie inside of the image, and which need no copy of it: none for a stride across, whose
-/// pixels must be brought together.
+/// The results whose windows are inside the image, so that they need no copy of it: none with a column stride, because
+/// its pixels must be gathered.
 fn inside(e: &ConvolveExtents, stride: (usize, usize)) -> Region {
     let along = |n: usize, k: usize, before: usize, stride: usize, out: usize| {
         let end = if n + before >= k { out.min((n + before - k) / stride + 1) } else { 0 };
@@ -74,8 +74,8 @@ fn inside(e: &ConvolveExtents, stride: (usize, usize)) -> Region {
     Region { rows, columns }
 }
 
-/// The steps between rows of the kernel, and between rows of results, that see the same pixels: kernel row `p + step` sees for
-/// result row `i` what kernel row `p` sees for result row `i + classes`.
+/// The steps between kernel rows, and between rows of results, that see the same pixels: for result row `i`, kernel row
+/// `p + step` sees the pixels that kernel row `p` sees for result row `i + classes`.
 fn steps(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     let (mut common, mut rest) = (stride.0, e.dilation.0);
     while rest > 0 {
@@ -84,7 +84,7 @@ fn steps(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     (stride.0 / common, e.dilation.0 / common)
 }
 
-/// What the regions of an image share.
+/// Data that the regions of an image share.
 struct Plane<'a> {
     isa: Isa,
     e: &'a ConvolveExtents,
@@ -94,12 +94,12 @@ struct Plane<'a> {
     x: &'a [f32],
     /// All results.
     y: *mut f32,
-    /// Which image of the batch.
+    /// The index of the image in the batch.
     n: usize,
 }
 
 impl Plane<'_> {
-    /// All passes over a region, which belongs to the caller alone.
+    /// All passes over a region, which nothing else accesses.
     fn region(&self, region: &Region, in_place: bool) {
         let Self { e, stride, .. } = *self;
         if region.rows.is_empty() || region.columns.is_empty() {
@@ -123,7 +123,7 @@ impl Plane<'_> {
                             for class in 0..classes.min(region.rows.len()) {
                                 let first = region.rows.start + class;
                                 let (from, x_stride) = if in_place {
-                                    // The window of the first result lies inside: nothing below is negative.
+                                    // The window of the first result is inside the image, so nothing below is negative.
                                     let row = first * stride.0 + p * e.dilation.0 - e.top;
                                     (picture.wrapping_add(row * e.w + region.columns.start - e.left), stride.0 * e.w)
                                 } else {
@@ -147,9 +147,9 @@ impl Plane<'_> {
                                     columns: region.columns.len(),
                                     add: c > 0 || phase > 0 || slice > 0,
                                 };
-                                // SAFETY: a `Simd` exists only for an available instruction set. The rows of the picture or
-                                // of the frame reach (span - 1) / stride beyond the results, down and across; the region
-                                // of the results is the caller's.
+                                // SAFETY: a `Simd` exists only for an available instruction set. The rows of the image
+                                // or of the frame reach (span - 1) / stride beyond the results, down and across;
+                                // nothing else accesses the region of the results.
                                 unsafe { dispatch(self.isa, pass) };
                             }
                         }
@@ -160,21 +160,21 @@ impl Plane<'_> {
     }
 }
 
-/// The rows of the tallest slice of a kernel.
+/// Maximum rows of a slice of a kernel.
 const TALLEST: usize = 5;
 
 /// One pass: rows of results (+)= a slice of the kernel over rows of the image.
 ///
 /// # Safety
-/// `x` is good for reading `rows + kh - 1` rows of the pixels that the kernel reaches, `w` for `kh` rows of `kw`, `y` for
-/// writing `rows` of `columns`, and nothing else writes there.
+/// `x` is readable for `rows + kh - 1` rows of the pixels that the kernel reaches, `w` for `kh` rows of `kw`; `y` is
+/// writable for `rows` of `columns`, and nothing else writes there.
 struct Pass {
     x: *const f32,
     x_stride: usize,
-    /// Elements from one phase across to the next.
+    /// Elements between column phases.
     phase: usize,
     stride: usize,
-    /// Phases, and whole strides, from one column of the kernel to the next.
+    /// The change of phase, and the number of whole strides, between columns of the kernel.
     step: (usize, usize),
     w: *const f32,
     w_stride: usize,
@@ -245,7 +245,7 @@ impl Pass {
         }
     }
 
-    /// `R` rows and `N` vectors of results; where `TAIL`, only the columns that are left.
+    /// `R` rows and `N` vectors of results; if `TAIL`, only the remaining columns.
     ///
     /// # Safety
     /// The conditions of [`Pass::row_block`] hold; the columns from `at` exist.
@@ -261,7 +261,7 @@ impl Pass {
             let load = |p: *const f32| if const { TAIL } { V::load_first(p, rest) } else { V::load(p) };
             let mut sums = [[V::splat(0.0); N]; R];
             let x = self.x.add(row * self.x_stride + at);
-            // The column of the kernel: its phase, and how far it is shifted there.
+            // The phase of a kernel column, and its shift in that phase.
             let (mut phase, mut shift) = (0, 0);
             for column in 0..self.kw {
                 let x = x.add(phase * self.phase + shift);

@@ -1,4 +1,4 @@
-//! The vector formulas, one for each row of the table in kiln-ir, named as there.
+//! The vector formulas, one for each row of the table in kiln-ir, under the same names.
 
 use crate::math;
 use crate::vector::Lanewise;
@@ -27,7 +27,7 @@ formulas! {
     clip(x, lo, hi) = x.maximum(lo).minimum(hi);
     fma(a, b, c) = a.fma(b, c);
     lerp(a, b, t) = math::lerp(a, b, t);
-    // The comparison keeps NaN and -0; adding +0 makes +0 of -0.
+    // The comparison preserves NaN and -0; adding +0 turns -0 into +0.
     relu(x) = x.of(0.0).greater(x) + x.of(0.0);
     leaky_relu(x, slope) = V::select(x.of(0.0).lt(x), x, slope * x);
     elu(x, alpha) = V::select(x.of(0.0).lt(x), x, alpha * math::exp_m1_negative(x.of(0.0).lesser(x)));

@@ -62,8 +62,8 @@ impl Execute for Elementwise {
     }
 }
 
-/// Runs the function if every operand has the shape of the result, and says whether it did. This is the usual case; the
-/// way through the shape rule is longer than the work on short slices.
+/// Runs the function if every operand has the shape of the result, and returns whether it did. This is the usual case,
+/// for which the shape rule would take longer than the work on short slices.
 pub(crate) fn run_alike(simd: &Simd, op: &Elementwise, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> bool {
     let [DataMut::F32(out)] = outputs else { return false };
     if inputs.len() != op.kind().arity() {
@@ -81,7 +81,7 @@ pub(crate) fn run_alike(simd: &Simd, op: &Elementwise, inputs: &[Operand<'_>], o
     true
 }
 
-/// Runs the function if it takes these operands and all of them are as long as the result, and says whether it did.
+/// Runs the function if it takes these operands and all of them are as long as the result. Returns whether it did.
 pub(crate) fn run_slices(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
     let alike = operands.len() == op.kind().arity() && operands.iter().all(|x| x.len() == out.len());
     if alike {
@@ -90,7 +90,7 @@ pub(crate) fn run_slices(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out
     alike
 }
 
-/// Fills the result. Operands are as many as the function takes; the length of each divides that of the result.
+/// Fills the result. The number of operands is that of the function; the length of each divides that of the result.
 fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
     let total = out.len();
     let stream = total >= STREAM;
@@ -112,15 +112,15 @@ fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
     });
 }
 
-/// Elements of a result from which on it is written past the caches: it and the operands are 64 MB and more. Processors of
-/// servers report caches several times as large, but neighbours share them: on a Xeon that reports 300 MB, passes over ten
-/// million elements that have not been read just before gain a half.
+/// Minimum elements of a result for non-temporal stores: the result and the operands are then at least 64 MB. Server
+/// processors report caches several times as large, but other tenants share them: on a Xeon that reports 300 MB, passes
+/// over ten million elements that were not read just before become half faster.
 const STREAM: usize = 8 << 20;
 
-/// Elements of the parts that threads take, for a function of this many floating-point operations an element: all of them
-/// where one thread is faster.
+/// Elements of the parts of threads, for a function of this many floating-point operations per element: all elements if
+/// one thread is faster.
 pub(crate) fn part_len(flops: u64, n: usize, simd: &Simd) -> usize {
-    // Waking a thread costs some microseconds: it pays where the work is tens of them.
+    // Waking a thread costs some microseconds, which is justified for tens of microseconds of work.
     let work = (n as u64).saturating_mul(flops.max(8) * 16 / simd.isa().lanes().min(16) as u64);
     if simd.threads() == 1 || work < PARALLEL {
         return n.max(1);
@@ -128,5 +128,5 @@ pub(crate) fn part_len(flops: u64, n: usize, simd: &Simd) -> usize {
     n.div_ceil(2 * simd.threads()).next_multiple_of(1024)
 }
 
-/// Floating-point operations, counted on 16 lanes, below which one thread is faster.
+/// Floating-point operations, counted for 16 lanes, below which one thread is faster.
 const PARALLEL: u64 = 1_600_000;

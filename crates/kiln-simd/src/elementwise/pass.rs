@@ -8,24 +8,24 @@ use kiln_ir::op::ElementwiseKind;
 use crate::array::Each;
 use crate::vector::{Kernel, LINE, Lanewise, Pair, Vector, unaligned};
 
-/// Elements of operands and result together that the L1 cache no longer holds, but an L2 cache does.
+/// Total elements of operands and result that exceed the L1 cache but fit an L2 cache.
 const NEAR: Range<usize> = 12 * 1024..512 * 1024;
 
-/// How far ahead a line of the result is asked for, in elements, where a vector is a line. A store waits for its line, and a
-/// prefetcher of the hardware that sees one access to each follows them late: on an AVX-512 Xeon sums of two vectors take
-/// 0.91 to 0.96 of the time from the L2 cache, other light functions 0.9 to 1.01. Lines of the operands come in time by
-/// themselves. From the L3 cache of an EPYC (Zen 4) asking takes a fifth of the time.
+/// How far ahead a line of the result is prefetched, in elements, if a vector is a line. A store waits for its line,
+/// and hardware prefetchers that see one access to each line follow too late: on an AVX-512 Xeon sums of two vectors
+/// take 0.91 to 0.96 of the time from the L2 cache, other light functions 0.9 to 1.01. Lines of the operands arrive in
+/// time without this. From the L3 cache of an EPYC (Zen 4) prefetching makes passes take a fifth of the time.
 const AHEAD: usize = 128;
 
-/// One function of the table on vectors; operands and parameters beyond those it has are ignored.
+/// One function of the table on vectors; unused operands and parameters are ignored.
 pub(super) trait Formula {
     const KIND: ElementwiseKind;
     const ARITY: usize;
-    /// Floating-point operations an element, as the table counts them.
+    /// Floating-point operations per element, as in the table.
     const FLOPS: u64;
     fn eval<V: Lanewise>(operands: [V; 3], params: [V; 2]) -> V;
 
-    /// Four vectors of each operand at once, with the same bits. Most functions are [`Formula::eval`] of each.
+    /// Four vectors of each operand at once, with the same bits. Most functions call [`Formula::eval`] for each.
     #[inline(always)]
     fn eval_four<V: Vector>(operands: [[V; 3]; 4], params: [V; 2]) -> [V; 4] {
         let [w, x, y, z] = operands;
@@ -38,7 +38,7 @@ pub(super) trait Formula {
     }
 }
 
-/// An operand of a flat pass: `n` elements, or one that is repeated.
+/// An operand of a flat pass: `n` elements, or one element that is repeated.
 #[derive(Clone, Copy)]
 pub(crate) struct Flat {
     pub(crate) p: *const f32,
@@ -46,26 +46,27 @@ pub(crate) struct Flat {
 }
 
 impl Flat {
-    /// In place of an operand that the function does not take.
+    /// A placeholder for an operand that the function does not take.
     pub(crate) const NONE: Self = Self { p: std::ptr::null(), repeated: true };
 }
 
-/// One flat pass over `n` elements. The output may be one of the operands: each vector is read before it is written.
+/// One flat pass over `n` elements. The output may be the same memory as an operand: each vector is read before it is
+/// written.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) sources: [Flat; 3],
     pub(crate) params: [f32; 2],
     pub(crate) out: *mut f32,
     pub(crate) n: usize,
-    /// Whether to write past the caches, for results that these cannot hold.
+    /// Whether to use non-temporal stores, for results that exceed the caches.
     pub(crate) stream: bool,
 }
 
 /// The flat pass of one function.
 ///
 /// # Safety
-/// The sources are good for reading `n` f32 (one where repeated), `out` for writing `n`, and nothing else accesses it,
-/// but for sources that are the same `n` elements.
+/// The sources are readable for `n` f32 (one if repeated), `out` is writable for `n`, and nothing else accesses it,
+/// except for sources that are the same `n` elements.
 pub(super) struct Run<F>(pub(super) Call, pub(super) PhantomData<F>);
 
 impl<F: Formula> Kernel for Run<F> {
@@ -74,11 +75,11 @@ impl<F: Formula> Kernel for Run<F> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Self(Call { sources, params, out, n, stream }, _) = self;
-        // SAFETY: the contract of `Run`: every access below stays in 0..n, or at 0 where repeated.
+        // SAFETY: the contract of `Run`: every access below stays in 0..n, or at 0 if repeated.
         unsafe {
             let params = [V::splat(params[0]), V::splat(params[1])];
             let p = sources.each(|s| s.p);
-            // A loop of its own where nothing repeats, free of the question.
+            // A separate loop without repeated operands avoids testing for them.
             if const { F::ARITY == 1 } || !sources[..F::ARITY].iter().any(|s| s.repeated) {
                 Flatly::<V, F> { p, params, formula: PhantomData }.fill(out, n, stream);
             } else {
@@ -91,14 +92,14 @@ impl<F: Formula> Kernel for Run<F> {
     }
 }
 
-/// Where the vectors of the operands come from. Methods, not closures: only they can be made to be inlined into the
-/// function that carries the instruction set.
+/// The source of the operands' vectors. Methods rather than closures, because only methods can be forced to be inlined
+/// into the function with the instruction set.
 trait Operands<V: Vector, F: Formula>: Sized {
     /// # Safety
-    /// Flat operands can be read at `i` and the vector from there on; the instruction set of `V` is there.
+    /// Flat operands are readable from `i` for a vector; the instruction set of `V` is available.
     unsafe fn load(&self, operand: usize, i: usize) -> V;
     /// # Safety
-    /// Flat operands can be read at `i` and the `n` elements from there on; the instruction set of `V` is there.
+    /// Flat operands are readable from `i` for `n` elements; the instruction set of `V` is available.
     unsafe fn load_first(&self, operand: usize, i: usize, n: usize) -> V;
     fn params(&self) -> [V; 2];
 
@@ -125,7 +126,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     /// Writes the results of the first `n` lanes of a vector.
     ///
     /// # Safety
-    /// The conditions of [`Operands::load_first`] hold, and the output can be written at these elements.
+    /// The conditions of [`Operands::load_first`] hold, and the output is writable for these elements.
     #[inline(always)]
     unsafe fn partial(&self, out: *mut f32, i: usize, n: usize) {
         // SAFETY: the contract above.
@@ -143,7 +144,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     unsafe fn fill(&self, out: *mut f32, n: usize, stream: bool) {
         // SAFETY: every access below stays in 0..n.
         unsafe {
-            // Whole vectors of the output are aligned where there are several: a store across cache lines costs two.
+            // Aligns the stores of whole vectors if there are several: a store across cache lines costs two.
             let lead = if n < 4 * V::LANES { 0 } else { unaligned::<V>(out) };
             let end = n - (n - lead) % V::LANES;
             for (i, n) in [(0, lead), (end, n - end)] {
@@ -160,7 +161,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                 self.params()[0].fence();
                 return;
             }
-            // Light functions wait for the loop itself, heavy ones for themselves.
+            // Light functions are limited by the loop itself, heavy ones by their own arithmetic.
             if const { F::FLOPS <= 5 } {
                 let ask = const { V::LANES == LINE } && NEAR.contains(&n.saturating_mul(F::ARITY + 1));
                 while i + 4 * V::LANES <= end {
@@ -222,10 +223,10 @@ impl<V: Vector, F: Formula> Operands<V, F> for Flatly<V, F> {
 }
 
 impl Flat {
-    /// The vector of a repeated element; of zeros for an operand that is flat or beyond those of the function.
+    /// The vector of a repeated element; zeros for a flat operand or one beyond those of the function.
     ///
     /// # Safety
-    /// The instruction set of `V` is there, and the element of a repeated operand can be read.
+    /// The instruction set of `V` is available, and the element of a repeated operand is readable.
     #[inline(always)]
     unsafe fn splat<V: Vector, F: Formula>(self, operand: usize) -> V {
         // SAFETY: the contract above.
@@ -233,7 +234,7 @@ impl Flat {
     }
 }
 
-/// Some operand is one element, repeated.
+/// Some operands are repeated elements.
 struct Mixed<V, F> {
     p: [*const f32; 3],
     repeated: [V; 3],

@@ -8,7 +8,7 @@ use super::pass::{Call, Flat};
 use crate::Isa;
 use crate::threads::Shared;
 
-/// Elements of the block in which a short row is laid out again and again, so that runs are not as short as rows.
+/// Elements of the block in which a short row is repeated, so that runs are longer than rows.
 const TILE: usize = 2048;
 
 /// A function and the result that it fills.
@@ -22,7 +22,7 @@ pub(super) struct Pass {
     pub(super) stream: bool,
 }
 
-/// An operand by its elements and the number of them after which it repeats.
+/// An operand by its elements and the number of elements after which it repeats.
 #[derive(Clone, Copy)]
 struct Repeating {
     p: *const f32,
@@ -30,11 +30,11 @@ struct Repeating {
 }
 
 impl Pass {
-    /// Fills `n` elements of the result from `start` on.
+    /// Fills `n` elements of the result, beginning at `start`.
     ///
     /// # Safety
-    /// `out` is good for writing `total` f32 and nothing else accesses those of this range. The length of each operand
-    /// is at least one and divides `total`. The instruction set is there.
+    /// `out` is writable for `total` f32 and nothing else accesses those of this range. The length of each operand is
+    /// at least one and divides `total`. The instruction set is available.
     pub(super) unsafe fn run(&self, operands: &[&[f32]], start: usize, n: usize) {
         // At most two operands are shorter than the result, which has the shape of one of them.
         let mut tiles = [const { [const { MaybeUninit::<f32>::uninit() }; TILE] }; 2];
@@ -47,10 +47,10 @@ impl Pass {
                 && data.len() <= TILE / 2
                 && let Some(tile) = free.next()
             {
-                // Whole rows, and no more of them than are read.
+                // Whole rows, but not more than are read.
                 let rows = (TILE / data.len()).min(n.div_ceil(data.len()) + 1);
                 for row in tile.chunks_exact_mut(data.len()).take(rows) {
-                    // SAFETY: the row has the length of the data and is another place.
+                    // SAFETY: the row has the length of the data and does not overlap it.
                     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), row.as_mut_ptr().cast(), data.len()) };
                 }
                 *repeating = Repeating { p: tile.as_ptr().cast(), period: rows * data.len() };
@@ -73,7 +73,8 @@ impl Pass {
             // SAFETY: at + run <= end <= total.
             let out = unsafe { self.out.get().add(at) };
             let call = Call { sources, params: self.params, out, n: run, stream: self.stream };
-            // SAFETY: sources have `run` elements from their offsets on, or are repeated; the rest is the contract above.
+            // SAFETY: sources have `run` elements from their offsets on, or are repeated; the remaining conditions are
+            // the contract above.
             unsafe { call.dispatch(self.isa, self.kind) };
             at += run;
         }

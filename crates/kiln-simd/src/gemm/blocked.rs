@@ -30,12 +30,12 @@ use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 
-/// Counts claimed and finished pieces of each block; every block has as many.
+/// Counts claimed and finished pieces over all blocks, which have equal numbers of pieces.
 #[derive(Default)]
 struct Pieces(AtomicUsize);
 
 impl Pieces {
-    /// The next piece, of those before `end`.
+    /// Claims the next piece before `end`.
     fn claim(&self, end: usize) -> Option<usize> {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < end).then_some(n + 1)).ok()
     }
@@ -44,21 +44,21 @@ impl Pieces {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Waits until `end` pieces are finished. Those not yet finished are in the hands of threads that run.
+    /// Waits until `end` pieces are finished. Running threads have claimed the unfinished ones.
     fn wait(&self, end: usize) {
         threads::wait_until(|| self.0.load(Ordering::Acquire) >= end);
     }
 }
 
-/// A block of rows: its first tile and the end, and how often it is done.
+/// A block of rows: its first tile, the end, and how often it was computed.
 struct Rows {
     tiles: Range<usize>,
     done: Pieces,
 }
 
 impl Rows {
-    /// The rows of `tiles` tiles, in blocks of at most `most`: of even size for one thread, for several ever smaller
-    /// ones, so that they end together even where one is slower than the others.
+    /// Divides the rows of `tiles` tiles into blocks of at most `most`: equal ones for one thread, ever smaller ones
+    /// for several, so that they end together even if one is slower than the others.
     fn cut(tiles: usize, most: usize, threads: usize) -> Vec<Self> {
         let even = tiles.div_ceil(tiles.div_ceil(most));
         let mut blocks = Vec::new();
@@ -74,12 +74,12 @@ impl Rows {
     }
 }
 
-/// What a product and its blocks have in common.
+/// Data that the blocks of a product share.
 struct Blocked<'a> {
     gemm: &'a Gemm,
     isa: Isa,
     set: &'a TileSet,
-    /// The first column, and the number of columns of the whole B.
+    /// The first column in B, and the number of columns of the whole B.
     column: usize,
     b_columns: usize,
     tiles: Tiles,
@@ -90,15 +90,15 @@ struct Blocked<'a> {
 // SAFETY: the product is one that its caller vouches for; blocks are disjoint.
 unsafe impl Sync for Blocked<'_> {}
 
-/// Memory of a thread.
+/// The memory of a thread.
 struct Space {
-    /// A block of rows of A.
+    /// A packed block of rows of A.
     a: *mut f32,
-    /// The start of k, and the block of rows, which stand there.
+    /// The start of k and the block of rows that it contains.
     in_a: Option<(usize, usize)>,
-    /// A block of B.
+    /// A packed block of B.
     b: *mut f32,
-    /// Sums of a block of rows and columns, panel after panel as in B.
+    /// Sums of a block of rows and columns, in panels like B.
     sums: *mut f32,
 }
 
@@ -119,11 +119,11 @@ impl Gemm {
         let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows };
         let mut shared = Workspace::take(if together { cut.blocks().count().min(2) * cut.b_len() } else { 0 });
         let shared = Shared::new(shared.as_mut_ptr());
-        // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
+        // Pieces of B in a block; in a smaller last block of columns some are empty.
         let pieces = if together { cut.columns.div_ceil(PANELS_AT_ONCE * nr) } else { 0 };
         let [packing, packed, taken] = &<[Pieces; 3]>::default();
         threads::for_each(threads, threads, |_| {
-            let this = &this; // the whole of it, which is Sync, not its fields
+            let this = &this; // the whole struct, which is Sync, not its fields
             let mut a = Workspace::take(rows_most * cut.slice + MAX_LANES);
             let mut own_b = Workspace::take(if by_each && !in_advance { cut.b_len() } else { 0 });
             let mut sums = Workspace::take(if cut.slices > 1 { rows_most * cut.columns } else { 0 });
@@ -137,9 +137,9 @@ impl Gemm {
                 if together {
                     space.b = shared.get().wrapping_add(number % 2 * cut.b_len());
                 }
-                // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
-                // them; B is read once it is whole, and written again once all rows of the block before the last are
-                // done; rows are taken once they are done in the block before.
+                // SAFETY: the caller's contract. Pieces of B and blocks of rows are written only by the thread that
+                // claimed them; B is read once it is complete, and overwritten only after all rows of the block before
+                // the last are done; rows are claimed only after they are done in the block before.
                 unsafe {
                     while let Some(piece) = packing.claim(passed * pieces) {
                         this.rows.iter().for_each(|rows| rows.done.wait(number.saturating_sub(1)));
@@ -151,7 +151,7 @@ impl Gemm {
                     while let Some(rows) = taken.claim(passed * row_blocks) {
                         let rows = rows % row_blocks;
                         this.rows[rows].done.wait(number);
-                        // What this thread will probably do afterwards.
+                        // The step that this thread will probably run next.
                         let after = || match rows + threads {
                             r if r < row_blocks => block.steps(r, false).next(),
                             r => next?.steps((r - row_blocks).min(row_blocks - 1), by_each).next(),
@@ -170,7 +170,7 @@ impl Gemm {
     /// Packs tiles `t0 .. t1` of rows, columns `p0 .. p0 + k` of A.
     ///
     /// # Safety
-    /// The conditions of [`Gemm::run`] hold; `out` is good for writing the rows times `k` and a vector more.
+    /// The conditions of [`Gemm::run`] hold; `out` is writable for the rows times `k` plus a vector.
     pub(super) unsafe fn pack_a(
         &self,
         isa: Isa,
@@ -195,10 +195,10 @@ impl Gemm {
 }
 
 impl Blocked<'_> {
-    /// Packs some panels of a block of B, from column `start` of it, where there are any.
+    /// Packs some panels of a block of B, beginning at its column `start`, if there are any.
     ///
     /// # Safety
-    /// The conditions of [`Gemm::run`] hold; the panels are the caller's.
+    /// The conditions of [`Gemm::run`] hold; nothing else accesses the panels.
     unsafe fn pack_b(&self, block: Block, start: usize, b_block: *mut f32) {
         let Source::Matrix(b) = self.gemm.b else { return };
         if start < block.n {
@@ -211,21 +211,21 @@ impl Blocked<'_> {
         }
     }
 
-    /// Where B of a step begins in a block that is packed.
+    /// The beginning of a step's B in a packed block.
     fn b_of(&self, Step { block, p0, .. }: Step, b_block: *mut f32) -> *mut f32 {
         b_block.wrapping_add((p0 - block.p0) * block.n.next_multiple_of(self.set.shape.lanes))
     }
 
     /// # Safety
-    /// The conditions of [`Gemm::run`] hold; `space` has room for the blocks, and has the A that it says, B where the step does not pack it, and
-    /// the sums of the step before, if that had the same block and rows.
+    /// The conditions of [`Gemm::run`] hold; `space` has room for the blocks, and contains the A that it names, B
+    /// unless the step packs it, and the sums of the step before, if that had the same block and rows.
     unsafe fn step(&self, step: Step, then: Option<Step>, space: &mut Space) {
         let Step { block: Block { j0, n, .. }, rows, p0, k, packs } = step;
         let Self { gemm, set, tiles, .. } = self;
         let (nr, lanes) = (set.shape.columns(), set.shape.lanes);
         let Range { start: t0, end: t1 } = self.rows[rows].tiles;
         let b_block = match gemm.b {
-            // Before this block of k stand all panels of the rows before, every one a whole vector.
+            // The memory before this block of k holds all panels of the earlier rows, each padded to whole vectors.
             Source::Packed(all) => {
                 all.wrapping_add(p0 * self.b_columns.next_multiple_of(lanes) + (self.column + j0) * k)
             }
@@ -296,24 +296,24 @@ impl Blocked<'_> {
     }
 }
 
-/// What the tiles of a step ask for: A of the rows that come next, and B of a later panel, which a thread that packs for
-/// itself has yet to pack when it comes by for the first time.
+/// What the tiles of a step prefetch: A of the next rows, and B of a later panel, if this thread packs B and has not
+/// packed that panel yet.
 struct Asks {
-    /// Rows that a tile can ask for.
+    /// Number of rows that a tile can prefetch.
     turns: usize,
     nr: usize,
     columns: usize,
     k: usize,
-    /// Row 0 of B where the panels stand that are packed next, and the number of columns from there.
+    /// Row 0 of B at the panels that are packed next, and the number of columns from there.
     to_pack: Option<(MatrixRef, usize)>,
-    /// As above, in the next step, when this one has no more.
+    /// The same for the next step, used when this one has no more panels.
     to_pack_then: Option<(MatrixRef, usize)>,
-    /// A where the rows stand that are packed next. A tile asks for one of them: for lines of all rows of a column, it would
-    /// need as many entries of the TLB.
+    /// A at the rows that are packed next. A tile prefetches one row: prefetching lines of all rows of a column would
+    /// need as many TLB entries.
     a: Option<MatrixRef>,
-    /// Elements of the row from one turn to the next; some turns ask for the same line.
+    /// Elements of the row between turns; some turns prefetch the same line.
     a_stride: usize,
-    /// The first tile that asks for A, such that the last tiles ask for the last.
+    /// The first tile that prefetches A, chosen so that the last tiles prefetch the last rows.
     a_first: usize,
 }
 
@@ -353,7 +353,7 @@ impl Asks {
         asks
     }
 
-    /// The part of a tile, the `t`th of those of the panel at `j`, in asking for B.
+    /// The share of a tile, the `t`th of those of the panel at `j`, in prefetching B.
     fn of_b(&self, j: usize, t: usize, packed: *const f32) -> Option<Ask> {
         let row = t * self.turns;
         if row >= self.k {
@@ -376,7 +376,7 @@ impl Asks {
         }
     }
 
-    /// The part of a tile, the `number`th of the step, in asking for A.
+    /// The share of a tile, the `number`th of the step, in prefetching A.
     fn of_a(&self, number: usize) -> Option<Ask> {
         Some(Ask { p: self.a?.at(number.checked_sub(self.a_first)?, 0).p, stride: self.a_stride })
     }

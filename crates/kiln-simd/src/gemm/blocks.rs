@@ -1,11 +1,11 @@
 //! How extents are cut: into blocks for the caches, tiles for the registers.
 
-/// Products in a chain at most: a block of k. At 256 a panel of B (32 KiB) stays in the L1 cache beside the panel of A
-/// that streams past it; up to 320 one block is better than two short ones. Every path cuts k at the same places.
+/// Maximum products in a chain: a block of k. At 256 a panel of B (32 KiB) stays in the L1 cache while a panel of A
+/// streams past it; up to 320 one block is better than two short ones. Every algorithm divides k at the same positions.
 pub(super) const K_BLOCK: usize = 320;
 
-/// The blocks that `0..len` is cut into: as even as can be, none longer than `most`, all but the last a multiple of
-/// `unit`.
+/// Divides `0..len` into blocks that are as equal as possible, none longer than `most`, all except the last a multiple
+/// of `unit`.
 pub(super) fn blocks(len: usize, most: usize, unit: usize) -> impl Iterator<Item = (usize, usize)> {
     let count = len.div_ceil(most).max(1);
     let size = len.div_ceil(count).next_multiple_of(unit).max(1);
@@ -17,7 +17,7 @@ pub(super) fn k_blocks(k: usize) -> impl Iterator<Item = (usize, usize)> {
     blocks(k, K_BLOCK, 1)
 }
 
-/// The rows of tiles: as few as can be, their heights at most one apart.
+/// Divides rows into as few tiles as possible, whose heights differ by at most one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tiles {
     pub(super) count: usize,
@@ -50,7 +50,7 @@ impl Tiles {
     }
 }
 
-/// The width of a panel of `columns`, in one whole vector or two, and how many columns of the last are in use.
+/// The width of a panel of `columns` in whole vectors, one or two, and the number of used columns in the last vector.
 pub(super) fn panel_width(columns: usize, lanes: usize) -> (usize, usize) {
     match columns {
         c if c > lanes => (2 * lanes, c - lanes),

@@ -8,17 +8,17 @@ use super::tile::{COLUMNS, DirectPanel, ROWS, TileArgs, TileSet};
 use crate::Isa;
 use crate::scratch::Workspace;
 
-/// Elements of A, B and C together up to which nothing is packed but crowded panels: they lie in the L2 cache, and copies
-/// would not pay. Where more of B lies in the L3 cache, packed products are ahead by 10 to 20 %.
+/// Maximum elements of A, B and C together for which only crowded panels are packed: they fit the L2 cache, and copies
+/// would cost more than they save. If more of B is in the L3 cache, packed products are faster by 10 to 20 %.
 const MOST: usize = 3 * 320 * 320;
 
-/// Lines of a panel of B in one set of the L1 cache beyond which tiles do not read it where it lies. Rows that stand a power
-/// of two apart, or a small multiple of one, share few sets: every tile would fetch them from the L2 cache again. That costs
-/// little while a core is all one's own, and up to a third beside another busy thread of the core, as it is where all
-/// threads of a machine compute.
+/// Number of lines of a panel of B in one set of the L1 cache beyond which tiles do not read it in place. Rows that are
+/// a power of two apart, or a small multiple of one, share few sets: every tile would fetch them from the L2 cache
+/// again. That costs little while a core runs one thread, and up to a third beside another busy thread of the core, as
+/// when all threads of a machine compute.
 const CROWDED: usize = 16;
 
-/// Tiles that read a crowded panel from which it pays to copy the panel, on one thread.
+/// Number of tiles that must read a crowded panel to justify a copy of the panel, on one thread.
 const COPIED: usize = 12;
 
 /// Whether this many rows of a panel, this many elements apart, are [`CROWDED`] in an L1 cache of 64 sets of lines of 64 bytes.
@@ -28,7 +28,7 @@ pub(super) fn is_crowded(rows: usize, stride: usize) -> bool {
     rows >= (CROWDED + 1) * places
 }
 
-/// A product `C = A B` of a single block of k, B row by row and A either way.
+/// A product `C = A B` with a single block of k, row-major B, and A in either order.
 #[derive(Clone, Copy)]
 pub(super) struct Direct {
     /// Rows of A and C.
@@ -43,17 +43,17 @@ pub(super) struct Direct {
     pub(super) b: MatrixRef,
     /// C, rows contiguous.
     pub(super) c: *mut f32,
-    /// Distance of the rows of C.
+    /// Distance between the rows of C.
     pub(super) c_stride: usize,
 }
 
 impl Direct {
-    /// Whether the product is small enough, and its matrices lie as they must.
+    /// Whether the product is small enough, and its matrices have the required layout.
     #[inline]
     pub(super) fn suits(&self) -> bool {
         let Self { m, k, n, a, b, .. } = *self;
         let lies = b.column_stride == 1 && (a.row_stride == 1 || a.column_stride == 1);
-        // Larger extents are too many elements anyway; of these the products with k do not overflow.
+        // Larger extents exceed the limit anyway; with these the products with k do not overflow.
         let elements = || m.saturating_mul(n).saturating_add(k * (m + n));
         lies && k <= K_BLOCK && (m | n) <= MOST && elements() <= MOST
     }
@@ -61,8 +61,8 @@ impl Direct {
     /// Computes the product.
     ///
     /// # Safety
-    /// A, B and C are what they are said to be, with rows and columns; C is written by nobody else and does not overlap A
-    /// or B; the instruction set is there.
+    /// A, B and C are as described, with rows and columns; nothing else writes C, and it does not overlap A or B; the
+    /// instruction set is available.
     pub(super) unsafe fn run(&self, isa: Isa) {
         let set = TileSet::of(isa);
         let whole = set.shape.masked || self.n.is_multiple_of(set.shape.lanes);
@@ -76,7 +76,7 @@ impl Direct {
         }
     }
 
-    /// One panel of B after the other; `COPIES` if some may have to be copied.
+    /// Computes one panel of B after the other; `COPIES` if some may have to be copied.
     ///
     /// # Safety
     /// The conditions of [`Direct::run`] hold.
@@ -85,7 +85,8 @@ impl Direct {
         let (kind, a_stride) =
             if self.a.column_stride == 1 { (ROWS, self.a.row_stride) } else { (COLUMNS, self.a.column_stride) };
         let mut args = TileArgs { a_stride, k: self.k, c_stride: self.c_stride, ..TileArgs::NOTHING };
-        // The rows of the panels so far, cut anew where the width changes: a division is much to a small product.
+        // The tiles of the current panels, recomputed only if the width changes: a division is expensive for a small
+        // product.
         let (mut cut_for, mut tiles) = (0, Tiles::new(0, 1));
         let crowded = COPIES && is_crowded(self.k, self.b.row_stride);
         let mut copy = None;

@@ -8,7 +8,7 @@ use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::{Routine, Vector, routine};
 
-/// Rows of A at a time at most.
+/// Maximum rows of A at a time.
 const ROWS: usize = 8;
 
 /// Columns of C at a time.
@@ -17,14 +17,14 @@ const COLUMNS: usize = 3;
 /// Elements of B below which one thread is faster.
 const PARALLEL: usize = 128 * 1024;
 
-/// Vectors of a chain before its lanes are added up: eight rows of A of this length, 32 KiB at 16 lanes, stay in the
-/// L1 cache while B passes by.
+/// Vectors of a chain before its lanes are summed: eight rows of A of this length, 32 KiB with 16 lanes, stay in the L1
+/// cache while B passes by.
 const STEPS: usize = 64;
 
-/// Products in an element from which it pays: adding up the lanes costs as much as some vectors of products.
+/// Minimum products in an element: summing the lanes costs as much as some vectors of products.
 pub(super) const LEAST_K: usize = 128;
 
-/// Columns of C up to which a tile leaves enough lanes idle that inner products are faster.
+/// Maximum columns of C for which inner products are faster, because a tile would leave many lanes idle.
 pub(super) const FEW_COLUMNS: usize = 8;
 
 /// `C = A Bᵀ` for a few rows.
@@ -32,15 +32,15 @@ pub(super) const FEW_COLUMNS: usize = 8;
 pub(super) struct DotsArgs {
     /// Row-major A.
     pub(super) a: *const f32,
-    /// Distance of its rows.
+    /// Distance between its rows.
     pub(super) a_stride: usize,
     /// Row-major Bᵀ.
     pub(super) b: *const f32,
-    /// Distance of its rows.
+    /// Distance between its rows.
     pub(super) b_stride: usize,
     /// C.
     pub(super) c: *mut f32,
-    /// Distances of its rows and of its columns.
+    /// Distances between its rows and between its columns.
     pub(super) c_strides: (usize, usize),
     /// Products in each element.
     pub(super) k: usize,
@@ -55,14 +55,14 @@ impl DotsArgs {
     /// The product for `m` rows of A. The result does not depend on the number of threads.
     ///
     /// # Safety
-    /// The matrices are readable, C is writable and touched by nobody else, the instruction set is there.
+    /// The matrices are readable, C is writable and accessed by nobody else, the instruction set is available.
     pub(super) unsafe fn run(&self, isa: Isa, threads: usize, m: usize) {
         let threads = if self.n.saturating_mul(self.k) < PARALLEL { 1 } else { threads };
         let width = self.n.div_ceil(threads).next_multiple_of(COLUMNS);
         let c = Shared::new(self.c);
         let whole = self;
         threads::for_each(self.n.div_ceil(width), threads, |part| {
-            let whole: &DotsArgs = whole; // the whole of it, which is Sync, not its fields
+            let whole: &DotsArgs = whole; // the whole struct, which is Sync, not its fields
             let j = part * width;
             let b = whole.b.wrapping_add(j * whole.b_stride);
             let c = c.get().wrapping_add(j * whole.c_strides.1);
@@ -76,7 +76,7 @@ impl DotsArgs {
 /// The conditions of [`DotsArgs::run`] hold.
 unsafe fn dots(isa: Isa, m: usize, args: DotsArgs) {
     let most = if isa.lanes() >= 16 { ROWS } else { ROWS / 2 };
-    // A copy whose rows do not lie whole pages apart, where they would push one another out of the L1 cache.
+    // A copy whose rows are not whole pages apart, because such rows evict one another from the L1 cache.
     let mut copy = None;
     let mut args = args;
     if m > 1 && args.a_stride.is_multiple_of(512) && args.n >= 4 * m {
@@ -88,7 +88,7 @@ unsafe fn dots(isa: Isa, m: usize, args: DotsArgs) {
         }
         (args.a, args.a_stride) = (out, stride);
     }
-    // Rows of Bᵀ that stay in the L2 cache while groups of rows of A pass by; one group leaves nothing to wait for.
+    // Number of rows of Bᵀ that stay in the L2 cache while groups of rows of A pass by; a single group needs no limit.
     let together = if m <= most { args.n } else { (64 * 1024 / args.k.max(1)).next_multiple_of(COLUMNS).max(COLUMNS) };
     let together = together.max(1);
     for j in (0..args.n).step_by(together) {
@@ -129,7 +129,7 @@ impl<const R: usize> Routine for Dots<R> {
     /// The conditions of [`dots`] hold for `R` rows.
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &DotsArgs) {
-        // Never looked up: see the limit of rows above.
+        // Never called: see the limit of rows above.
         if const { R > ROWS / 2 && V::LANES < 16 } {
             return;
         }
@@ -150,7 +150,7 @@ impl<const R: usize> Routine for Dots<R> {
     }
 }
 
-/// Products `start ..` of `S` columns of C.
+/// Products from `start` on, for `S` columns of C.
 ///
 /// # Safety
 /// The conditions of [`DotsArgs::run`] hold for `R` rows; the columns are inside of C.
@@ -180,7 +180,7 @@ unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, start
         let mut p = start;
         while p + V::LANES <= end {
             if const { S > 1 } {
-                // The rows that come next: no prefetcher of the hardware knows where these runs end and others begin.
+                // Prefetches the next rows: hardware prefetchers do not know where these runs end and others begin.
                 let next = b.wrapping_add(COLUMNS * t.b_stride + p);
                 V::prefetch_far(next);
                 V::prefetch_far(next.wrapping_add(t.b_stride));

@@ -10,46 +10,46 @@ use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 
-/// Rows up to which B is read where it lies, once, a few rows at a time.
+/// Maximum rows for which B is read in place, once, a few rows at a time.
 pub(super) const SKINNY: usize = 16;
 
-/// Rows of B that a skinny product reads at a time: the whole width of so few rows streams like a copy does.
+/// Rows of B that a skinny product reads at a time: full-width access to a few rows streams like a copy.
 const SKINNY_K: usize = 64;
 
-/// As many where rows lie whole pages apart, so that all of them share the same few sets of the L1 cache. Measured: 16 and
-/// 64 are slower by a tenth.
+/// The same if rows are whole pages apart, so that all of them share the same few sets of the L1 cache. Measured: 16
+/// and 64 are slower by a tenth.
 const SKINNY_K_PAGES: usize = 32;
 
-/// How far ahead in its rows a skinny product asks for B: two panels, while there are that many rows that no prefetcher
-/// of the hardware follows them.
+/// How far ahead in its rows a skinny product prefetches B: two panels. With this many rows no hardware prefetcher
+/// follows them.
 const SKINNY_AHEAD: usize = 64;
 
 /// Columns of a skinny product at a time, so that the running sums stay in the L2 cache.
 const SKINNY_N: usize = 4096;
 
-/// Columns up to which A is read where it lies.
+/// Maximum columns for which A is read in place.
 const NARROW: usize = 96;
 
-/// Rows of a tile that reads A where it lies. Rows may stand whole pages apart, and the L1 cache holds twelve such lines, for
+/// Rows of a tile that reads A in place. Rows may be whole pages apart, and the L1 cache holds twelve such lines, for
 /// which another thread of the core may compete. Eight rows are as fast as ten.
 const NARROW_ROWS: usize = 8;
 
-/// Blocks of k whose rows of B are packed at a time for such tiles: 1.5 MiB at most, in the L2 cache.
+/// Blocks of k whose rows of B are packed at a time for such tiles: at most 1.5 MiB, in the L2 cache.
 const NARROW_BLOCKS: usize = 13;
 
-/// Tiles that read a crowded panel of B from which it pays to pack A and B, on several threads: on one that would cost a
-/// twentieth while the core is all its own.
+/// Number of tiles that must read a crowded panel of B to justify packing A and B, on several threads. On one thread
+/// packing would cost a twentieth while the core runs nothing else.
 const SHARED: usize = 3;
 
-/// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
+/// `m * n * k` below which a second thread is not faster: waking it costs microseconds.
 pub(super) const PARALLEL: usize = 120 * 120 * 120;
 
-/// How many threads share one product with `work` multiplications.
+/// The number of threads that share one product with `work` multiplications.
 pub(super) fn threads_of(work: usize, threads: usize) -> usize {
     if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) }
 }
 
-/// Tiles of rows for each thread from which threads share one packed B.
+/// Minimum row tiles per thread for which threads share one packed B.
 const TOGETHER: usize = 4;
 
 /// A product `C = A B`.
@@ -67,29 +67,29 @@ pub(crate) struct Gemm {
     pub(crate) b: Source,
     /// C, rows contiguous.
     pub(crate) c: *mut f32,
-    /// Distance of the rows of C.
+    /// Distance between the rows of C.
     pub(crate) c_stride: usize,
 }
 
-/// How a product is computed. Every way adds up the same terms in the same order.
+/// The algorithm of a product. Every algorithm sums the same terms in the same order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Nothing is packed.
     Direct,
-    /// A few rows of B at a time, where they lie.
+    /// Reads a few rows of B at a time in place.
     Skinny,
-    /// B is packed, A read where it lies.
+    /// Packs B and reads A in place.
     Narrow,
     /// A and B are packed.
     Packed,
 }
 
 impl Gemm {
-    /// Computes the product with at most `threads` threads. The result does not depend on how many.
+    /// Computes the product with at most `threads` threads. The result does not depend on their number.
     ///
     /// # Safety
-    /// A, B and C are what they are said to be; C is written by nobody else and does not overlap A or B; the
-    /// instruction set is there.
+    /// A, B and C are as described; nothing else writes C, and it does not overlap A or B; the instruction set is
+    /// available.
     #[inline]
     pub(crate) unsafe fn run(&self, isa: Isa, threads: usize) {
         if self.m == 0 || self.n == 0 {
@@ -103,7 +103,7 @@ impl Gemm {
         }
     }
 
-    /// The product as one of a few elements, if it is.
+    /// The product as a [`Direct`] one, if it suits.
     #[inline]
     fn direct(&self) -> Option<Direct> {
         let &Self { m, k, n, a, b, c, c_stride } = self;
@@ -134,7 +134,7 @@ impl Gemm {
             }
             let c = Shared::new(self.c);
             let whole = *self;
-            // Where nothing is packed, smaller parts cost nothing and a thread that wakes late finds less to do.
+            // If nothing is packed, smaller parts cost nothing, and a thread that wakes late finds less to do.
             let (parts, unit) = match way {
                 Way::Direct => (2 * threads, set.shape.lanes),
                 _ => (threads, set.shape.columns()),
@@ -155,7 +155,7 @@ impl Gemm {
         }
     }
 
-    /// The way for this many threads and tiles of this many rows, of a product that is small or not.
+    /// The algorithm for this many threads and tiles of this many rows; `direct` if the product suits [`Direct`].
     fn way(&self, threads: usize, rows: usize, direct: bool) -> Way {
         let (a, Source::Matrix(b)) = (self.a, self.b) else { return Way::Packed };
         let in_rows = b.column_stride == 1;
@@ -194,7 +194,7 @@ impl Gemm {
         }
     }
 
-    /// Few columns do not pay for a packed A: each of its elements would be copied for a few products only.
+    /// With few columns a packed A is not worth its cost: each of its elements would be copied for only a few products.
     ///
     /// # Safety
     /// The conditions of [`Gemm::run`] hold; the rows of A are contiguous.
@@ -259,8 +259,8 @@ impl Gemm {
                 // SAFETY: the caller's contract; the workspace holds a block of A, an edge and the running sums.
                 unsafe {
                     self.pack_a(isa, &tiles, 0, tiles.count, p0, k, a);
-                    // The chain of a block runs through memory from one step to the next: in C itself in the first
-                    // block, in a place of its own in the later ones, whose sums are then added to C.
+                    // The chain of a block is stored in memory between steps: in C itself for the first block, in
+                    // separate memory for later ones, whose sums are then added to C.
                     let first = p0 == 0;
                     let mut p = 0;
                     while p < k {
@@ -270,7 +270,7 @@ impl Gemm {
                         while j < n {
                             let width = (n - j).min(shape.columns());
                             let (padded, last) = panel_width(width, shape.lanes);
-                            // With a few steps only, a tile takes little longer than to call it.
+                            // With only a few steps, a tile takes little longer than its call.
                             let repeat = if tiles.count == 1 { ((n - j) / shape.columns()).max(1) } else { 1 };
                             let from = b.at(p0 + p, j0 + j);
                             let (mut b_at, mut b_stride) = (from.p, b.row_stride);

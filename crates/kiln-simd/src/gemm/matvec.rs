@@ -8,27 +8,27 @@ use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
 /// Rows that are multiplied with the same part of x while it is in a register.
 const ROWS: usize = 4;
 
-/// Chains of a row in a group of [`ROWS`]: eight in all, as many as the latency of multiply-add needs.
+/// Chains of a row in a group of [`ROWS`]: eight in total, as many as the latency of multiply-add needs.
 const CHAINS: usize = 2;
 
-/// Steps of a chain before it is added up.
+/// Steps of a chain before it is added to the sum.
 const STEPS: usize = 128;
 
-/// Columns whose sums stay in the L1 cache while rows run past them. The more, the longer the runs in which memory is read.
+/// Columns whose sums stay in the L1 cache while rows stream past them. More columns mean longer contiguous reads.
 const COLUMNS: usize = 4096;
 
 /// Rows that are added to the sums at once.
 const AT_ONCE: usize = 8;
 
-/// Elements of a matrix from which the rows of such a group are asked for ahead: prefetchers of the hardware lag behind so
-/// many streams from far caches and from memory. From nearer ones, the requests alone would take a tenth more time.
+/// Elements of a matrix from which the rows of such a group are prefetched: hardware prefetchers lag behind this many
+/// streams from far caches and from memory. From nearer caches, the prefetches alone would take a tenth more time.
 const FAR: usize = 2 * 1024 * 1024;
 
-/// Elements of a matrix from which rows of inner products are asked for ahead: 128 MiB, which come from memory. On an
-/// AVX-512 Xeon 512 MiB take 0.91 to 0.95 of the time; what the L3 cache holds would take 1.04 of it.
+/// Elements of a matrix from which rows of inner products are prefetched: 128 MiB, which are read from memory. On an
+/// AVX-512 Xeon 512 MiB take 0.91 to 0.95 of the time; data in the L3 cache would take 1.04 of it.
 const VAST: usize = 32 * 1024 * 1024;
 
-/// How far ahead in a row.
+/// How far ahead in a row to prefetch.
 const AHEAD: usize = 512;
 
 /// Elements of a matrix below which one thread is faster.
@@ -56,7 +56,8 @@ impl Matvec {
     /// `y = A x`, or `y = Aᵀ x`. The result does not depend on the number of threads.
     ///
     /// # Safety
-    /// A and x are readable, y is writable, touched by nobody else and apart from both; the instruction set is there.
+    /// A and x are readable; y is writable, accessed by nobody else and disjoint from both; the instruction set is
+    /// available.
     pub(super) unsafe fn run(&self, isa: Isa, threads: usize, transpose: bool) {
         let threads = if self.rows.saturating_mul(self.columns) < PARALLEL { 1 } else { threads };
         let results = if transpose { self.columns } else { self.rows };
@@ -65,7 +66,7 @@ impl Matvec {
         let y = Shared::new(self.y);
         let whole = *self;
         threads::for_each(results.div_ceil(part), threads, |i| {
-            let whole = &whole; // the whole of it, which is Sync, not its fields
+            let whole = &whole; // the whole struct, which is Sync, not its fields
             let (start, len) = (i * part, part.min(results - i * part));
             let y = y.get().wrapping_add(start);
             // SAFETY: the caller's contract; parts are disjoint.
@@ -86,7 +87,7 @@ impl Matvec {
     }
 }
 
-/// `y = A x`: inner products of the rows. `ASK` says whether they are asked for ahead.
+/// `y = A x`: inner products of the rows. `ASK` enables prefetching.
 struct Rows<const ASK: bool>(Matvec);
 
 impl<const ASK: bool> Kernel for Rows<ASK> {
@@ -111,11 +112,11 @@ impl<const ASK: bool> Kernel for Rows<ASK> {
     }
 }
 
-/// Inner products of `R` rows, `stride` apart, and x, each in `U` chains of vectors that are added up every so often; `ASK`
-/// says whether the rows are asked for ahead.
+/// Inner products of `R` rows, `stride` apart, and x, each in `U` chains of vectors that are summed at intervals; `ASK`
+/// enables prefetching of the rows.
 ///
 /// # Safety
-/// `n` elements of every row and of x are readable, `R` of y writable; the instruction set is there.
+/// `n` elements of every row and of x are readable, `R` of y writable; the instruction set is available.
 #[inline(always)]
 unsafe fn inner<V: Vector, const R: usize, const U: usize, const ASK: bool>(
     a: *const f32,
@@ -169,7 +170,7 @@ unsafe fn inner<V: Vector, const R: usize, const U: usize, const ASK: bool>(
     }
 }
 
-/// The sum of the lanes, by halves.
+/// The sum of the lanes, folded by halves.
 #[inline(always)]
 pub(super) fn add_lanes<V: Vector>(v: V) -> f32 {
     let mut lanes = [0.0f32; MAX_LANES];
@@ -185,7 +186,7 @@ pub(super) fn add_lanes<V: Vector>(v: V) -> f32 {
     lanes[0]
 }
 
-/// `y = Aᵀ x`: rows of A, each times an element of x, added up, `width` columns of them.
+/// `y = Aᵀ x`: the sum of the rows of A, each times an element of x, for `width` columns.
 struct Columns {
     part: Matvec,
     width: usize,
@@ -207,7 +208,7 @@ impl Kernel for Columns {
             while j < self.width {
                 let width = COLUMNS.min(self.width - j);
                 for (p0, k) in k_blocks(m.rows) {
-                    // The sums of the first block run in y itself, those of later ones apart.
+                    // The sums of the first block are in y itself, those of later blocks in separate memory.
                     let sums = if p0 == 0 { m.y.add(j) } else { apart.as_mut_ptr() };
                     let mut p = 0;
                     while p < k {
@@ -239,11 +240,11 @@ impl Kernel for Columns {
     }
 }
 
-/// Adds `R` rows, `stride` apart, each times its element of x, to the sums, which start at zero when `first`. `ASK` says
-/// whether they are asked for ahead.
+/// Adds `R` rows, `stride` apart, each times its element of x, to the sums, which start at zero if `first`. `ASK`
+/// enables prefetching.
 ///
 /// # Safety
-/// `width` elements of the rows and `R` of x are readable, `width` sums writable; the instruction set is there.
+/// `width` elements of the rows and `R` of x are readable, `width` sums writable; the instruction set is available.
 #[inline(always)]
 unsafe fn add_rows<V: Vector, const R: usize, const ASK: bool>(
     a: *const f32,

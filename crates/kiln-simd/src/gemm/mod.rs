@@ -63,8 +63,8 @@ impl Execute for Matvec {
     }
 }
 
-/// All products of a stack: product `i` multiplies the matrices `pair(i)` of A and of B. The slices have the lengths that the
-/// extents ask for.
+/// All products of a stack: product `i` multiplies the matrices `pair(i)` of A and of B. The slices have the lengths
+/// that the extents require.
 fn matmul(
     simd: &Simd,
     op: Matmul,
@@ -88,14 +88,15 @@ fn matmul(
         let [of_a, of_b] = pair(s);
         let a = &a[of_a * m * k..][..m * k];
         let b = &b[of_b * k * n..][..k * n];
-        // SAFETY: the slices have these extents, matrix s of the output belongs to this product alone, a `Simd` has its
+        // SAFETY: the slices have these extents, only this product accesses matrix s of the output, a `Simd` has its
         // instruction set.
         unsafe { product(isa, threads, op, (m, k, n), a, b, out.get().add(s * m * n)) };
     };
     if batch == 1 {
         return one(0, threads);
     }
-    // A stack of small products runs side by side, one of large ones one after the other: whichever keeps more threads busy.
+    // A stack of small products runs in parallel, a stack of large ones one after the other: whichever keeps more
+    // threads busy.
     let each = m.saturating_mul(n).saturating_mul(k);
     let side_by_side = match batch >= threads {
         true => each < driver::PARALLEL * threads,
@@ -111,11 +112,11 @@ fn matmul(
     }
 }
 
-/// One product, in the way that suits its extents.
+/// One product, with the algorithm that suits its extents.
 ///
 /// # Safety
-/// The slices have the lengths that the extents ask for, `c` is good for writing `m * n` and written by nobody else; the
-/// instruction set is there.
+/// The slices have the lengths that the extents require, `c` is writable for `m * n` and written by nobody else; the
+/// instruction set is available.
 #[inline]
 unsafe fn product(
     isa: Isa,
@@ -126,7 +127,7 @@ unsafe fn product(
     b: &[f32],
     c: *mut f32,
 ) {
-    // A single row or column is contiguous whichever way it is stored.
+    // A single row or column is contiguous in either order.
     let vector = match (m, n) {
         (1, _) => Some((b, a, op.transpose_b)),
         (_, 1) => Some((a, b, !op.transpose_a)),
@@ -146,7 +147,7 @@ unsafe fn product(
             return dots.run(isa, threads, m);
         }
         if !op.transpose_a && n <= dots::FEW_COLUMNS && m > driver::SKINNY && k >= dots::LEAST_K {
-            // Cᵀ = Bᵀ Aᵀ: few rows times a transposed matrix. Bᵀ is small enough to be turned first.
+            // Cᵀ = Bᵀ Aᵀ: few rows times a transposed matrix. Bᵀ is small enough to be transposed first.
             let mut turned = None;
             let b = if op.transpose_b {
                 b.as_ptr()
@@ -172,7 +173,7 @@ unsafe fn product(
     }
 }
 
-/// Computes a product if the slices have the lengths for its extents `(m, k, n)`, and says whether it did.
+/// Computes a product if the slices have the lengths for its extents `(m, k, n)`. Returns whether it did.
 pub(crate) fn run_slices(
     simd: &Simd,
     op: Matmul,
@@ -181,7 +182,7 @@ pub(crate) fn run_slices(
     (m, k, n): (usize, usize, usize),
     c: &mut [f32],
 ) -> bool {
-    // Matrices without elements go the way through shapes, where their other extents are checked too.
+    // Empty matrices are left to the shape rule, which also checks their other extents.
     let fits = |found: usize, rows: usize, columns: usize| found != 0 && rows.checked_mul(columns) == Some(found);
     let fit = fits(a.len(), m, k) && fits(b.len(), k, n) && fits(c.len(), m, n);
     if fit {
@@ -193,7 +194,7 @@ pub(crate) fn run_slices(
 
 /// Checks the length of a matrix against its extents.
 fn length(op: &'static str, operand: &'static str, found: usize, rows: usize, columns: usize) -> Result<()> {
-    // The usual case in two instructions: small products take less time than sound shapes.
+    // The usual case in two instructions: a small product takes less time than building shapes.
     if found != 0 && rows.checked_mul(columns) == Some(found) {
         return Ok(());
     }

@@ -15,19 +15,19 @@ pub(super) struct PanelArgs {
     pub(super) long: usize,
     /// Columns.
     pub(super) short: usize,
-    /// Distance of the rows of the copy; columns beyond `short` become zeros.
+    /// Distance between the rows of the copy; columns beyond `short` become zeros.
     pub(super) width: usize,
     /// The copy.
     pub(super) out: *mut f32,
-    /// Whether a vector beyond the copy may be overwritten: whole stores are faster than parts of vectors.
+    /// Whether a vector beyond the copy may be overwritten: whole stores are faster than partial ones.
     pub(super) slack: bool,
 }
 
-/// Packs one panel. A panel of A is one of its transpose.
+/// Packs one panel. A panel of A is passed as a panel of its transpose.
 ///
 /// # Safety
-/// The source is readable, `out` is good for writing `long * width` f32, and a vector more where there is slack; the
-/// instruction set is there.
+/// The source is readable, `out` is writable for `long * width` f32, plus a vector if there is slack; the instruction
+/// set is available.
 pub(super) unsafe fn panel(isa: Isa, args: PanelArgs) {
     let pack = match (args.from.column_stride, args.from.row_stride) {
         (1, _) => routine::<CopyRows>(isa),
@@ -38,7 +38,7 @@ pub(super) unsafe fn panel(isa: Isa, args: PanelArgs) {
     unsafe { pack(&args) }
 }
 
-/// Rows that lie as the copy wants them.
+/// Rows that are contiguous in the source.
 struct CopyRows;
 
 impl Routine for CopyRows {
@@ -79,14 +79,14 @@ impl Routine for CopyRows {
     }
 }
 
-/// Whole panels of B whose rows lie contiguous: `panels` of them side by side, so that a row is read in long runs.
+/// Whole panels of B with contiguous rows: `panels` of them side by side, so that a row is read in long runs.
 struct CopyPanels;
 
-/// What [`CopyPanels`] works on.
+/// The arguments of [`CopyPanels`].
 pub(super) struct PanelsArgs {
     /// Element (0, 0).
     from: *const f32,
-    /// Distance of rows.
+    /// Distance between rows.
     stride: usize,
     /// Rows.
     k: usize,
@@ -96,7 +96,8 @@ pub(super) struct PanelsArgs {
     out: *mut f32,
 }
 
-/// Rows ahead of the copy that are asked for: a run of a few lines of each is too short for the prefetchers of the hardware.
+/// How many rows ahead of the copy are prefetched: a run of a few lines of each row is too short for hardware
+/// prefetchers.
 const ROWS_AHEAD: usize = 8;
 
 impl Routine for CopyPanels {
@@ -127,10 +128,10 @@ impl Routine for CopyPanels {
 /// Packs rows `p .. p + k` of columns `j .. j + n` of B, panel after panel.
 ///
 /// # Safety
-/// The rows and columns are inside of the matrix; `out` is good for writing `k` times `n` rounded up to whole vectors;
-/// the instruction set is there.
+/// The rows and columns are inside the matrix; `out` is writable for `k` times `n` rounded up to whole vectors; the
+/// instruction set is available.
 pub(crate) unsafe fn panels(b: MatrixRef, isa: Isa, p: usize, k: usize, j: usize, n: usize, out: *mut f32) {
-    /// Panels side by side: 512 bytes of a row at 16 lanes, and as many streams of writes as the caches follow.
+    /// Panels side by side: 512 bytes of a row with 16 lanes, and as many write streams as the caches can follow.
     const TOGETHER: usize = 4;
     let lanes = isa.lanes();
     let width = 2 * lanes;
@@ -154,7 +155,7 @@ pub(crate) unsafe fn panels(b: MatrixRef, isa: Isa, p: usize, k: usize, j: usize
     }
 }
 
-/// Columns that lie contiguous: squares are turned in registers.
+/// Columns that are contiguous in the source: squares are transposed in registers.
 struct TurnColumns;
 
 impl Routine for TurnColumns {
@@ -168,7 +169,7 @@ impl Routine for TurnColumns {
             let mut j = 0;
             while j < args.width {
                 let columns = args.short.saturating_sub(j).min(V::LANES);
-                // What a whole store writes beyond a row, the next row overwrites.
+                // The next row overwrites what a whole store writes beyond a row.
                 let whole = args.slack && args.width < V::LANES;
                 let write = if whole { V::LANES } else { (args.width - j).min(V::LANES) };
                 let mut p = 0;
@@ -189,8 +190,8 @@ impl Routine for TurnColumns {
 /// `j < columns`, zero beyond.
 ///
 /// # Safety
-/// The instruction set is there; `columns` runs of `rows` f32 are readable, `rows` runs of `write` writable; none is
-/// more than `LANES`.
+/// The instruction set is available; `columns` runs of `rows` f32 are readable, `rows` runs of `write` writable; none
+/// exceeds `LANES`.
 #[inline(always)]
 pub(crate) unsafe fn turn_square<V: Vector>(
     from: *const f32,
@@ -227,7 +228,7 @@ pub(crate) unsafe fn turn_square<V: Vector>(
     }
 }
 
-/// Any strides, one element at a time.
+/// Arbitrary strides, one element at a time.
 struct Gather;
 
 impl Routine for Gather {

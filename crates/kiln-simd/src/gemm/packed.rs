@@ -58,7 +58,8 @@ impl Simd {
         let from = MatrixRef::new(b, if transpose { k } else { n }, transpose);
         for (p, block) in k_blocks(k) {
             let out = data.as_mut_ptr().wrapping_add(p * padded);
-            // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
+            // SAFETY: the matrix is inside the slice, the memory has the size of the copy, a `Simd` has its instruction
+            // set.
             unsafe { panels(from, self.isa(), p, block, 0, n, out) };
         }
         Ok(PackedB { isa: self.isa(), k, n, data })

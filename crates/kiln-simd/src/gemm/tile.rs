@@ -11,8 +11,8 @@ use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 /// Rows of the largest tile of any instruction set.
 pub(super) const MAX_ROWS: usize = 16;
 
-/// Runs `$body` with the constant `$i` for every row below `$rows`, each a literal. Inline constants here and below: a branch
-/// on one that is not taken is not given to LLVM at all: compiling it would take minutes.
+/// Expands `$body` with the constant `$i` for every row below `$rows`, each a literal. Inline constants here and below:
+/// LLVM never sees a branch on a false one, and compiling it would take minutes.
 macro_rules! each_row {
     ($rows:expr, $i:ident => $body:block) => {
         each_row!(@ $rows, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -25,7 +25,8 @@ macro_rules! each_row {
     };
 }
 
-/// An array of as many equal entries as a tile has rows at most, written out: a loop that fills it would bind it to memory.
+/// An array with an equal entry for each possible row of a tile, written out: a loop that fills it would force it into
+/// memory.
 macro_rules! for_rows {
     ($e:expr) => {
         [$e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e]
@@ -34,30 +35,30 @@ macro_rules! for_rows {
 
 pub(crate) use {each_row, for_rows};
 
-/// The largest tiles of an instruction set.
+/// The sizes of the largest tiles of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TileShape {
-    /// Rows of those of one, two and three vectors, where A and B lie row by row; none where they do not fit.
+    /// Rows of the tiles of one, two and three vectors for row-major A and B; 0 if they do not fit.
     rows_of: [usize; 3],
-    /// Rows of those of two vectors.
+    /// Rows of the tiles of two vectors.
     pub(super) rows: usize,
     /// Lanes of a vector.
     pub(super) lanes: usize,
-    /// Whether a tile may read a part of a vector of B where it lies; otherwise the last columns are copied first.
+    /// Whether a tile may read a partial vector of B in place; otherwise the last columns are copied first.
     pub(super) masked: bool,
 }
 
 impl TileShape {
-    /// Columns of two vectors: of a panel of a packed B.
+    /// Columns of two vectors, which are a panel of a packed B.
     pub(super) const fn columns(&self) -> usize {
         2 * self.lanes
     }
 
-    /// The first panel of this many columns of a B that lies row by row, for tiles of a kind.
+    /// The first panel of this many columns of a row-major B, for tiles of a kind.
     #[inline]
     pub(super) fn direct_panel(&self, columns: usize, kind: usize) -> DirectPanel {
         let most = if kind == ROWS && self.rows_of[2] > 0 { 3 } else { 2 };
-        // Comparisons are done sooner than a division; that there are more vectors than five makes no difference.
+        // Comparisons are faster than a division; five or more vectors are treated alike.
         let there = (1..5).fold(1, |vectors, at| vectors + usize::from(columns > at * self.lanes));
         let vectors = first_vectors(there, most).min(there);
         let columns = columns.min(vectors * self.lanes);
@@ -65,7 +66,7 @@ impl TileShape {
     }
 }
 
-/// Some columns of a B that lies row by row.
+/// Some columns of a row-major B.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DirectPanel {
     /// Vectors in a row.
@@ -78,10 +79,10 @@ pub(super) struct DirectPanel {
     pub(super) rows: usize,
 }
 
-/// Rows of a tile such that accumulators, vectors of B and one of A fit the registers; a product that is not fused needs
-/// one more. Only what lies row by row has tiles of three vectors: their 12 loads serve 27 products where with two vectors
-/// 16 serve 28, a tenth of the time where another thread of the core wants them too. Packed, they are no faster, and A takes
-/// longer to pack.
+/// Maximum rows of a tile such that accumulators, vectors of B and one of A fit the registers; an unfused product needs
+/// one more register. Only row-major operands have tiles of three vectors: their 12 loads serve 27 products, while with
+/// two vectors 16 loads serve 28, which matters by a tenth of the time if another thread of the core needs the load
+/// units too. Packed tiles of three vectors are no faster, and A takes longer to pack.
 const fn rows(registers: usize, fused: bool, vectors: usize, kind: usize) -> usize {
     if registers >= 32 {
         match vectors {
@@ -99,62 +100,63 @@ const fn rows(registers: usize, fused: bool, vectors: usize, kind: usize) -> usi
     }
 }
 
-/// A tile's work: `C = (init or 0) + A B`, or that added to C.
+/// The work of a tile: `C = (init or 0) + A B`, or the same added to C.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileArgs {
-    /// A: element (i, p) stands at `a + i * a_stride + p` for [`ROWS`] and [`ADDED`], at `a + i + p * a_stride` for [`COLUMNS`], at
-    /// `a + i + p * rows` for [`PANELS`] and [`PACKING`].
+    /// A: element (i, p) is at `a + i * a_stride + p` for [`ROWS`] and [`ADDED`], at `a + i + p * a_stride` for
+    /// [`COLUMNS`], at `a + i + p * rows` for [`PANELS`] and [`PACKING`].
     pub(super) a: *const f32,
-    /// As above.
+    /// See `a`.
     pub(super) a_stride: usize,
-    /// B: row p stands at `b + p * b_stride`, in [`PANELS`] at `p` times the vectors of the tile.
+    /// B: row p is at `b + p * b_stride`, in [`PANELS`] at `p` times the vectors of the tile.
     pub(super) b: *const f32,
-    /// As above.
+    /// See `b`.
     pub(super) b_stride: usize,
     /// Products in each element.
     pub(super) k: usize,
-    /// Where the sums start; null for zeros. Only for [`COLUMNS`].
+    /// The initial sums; null for zeros. Only for [`COLUMNS`].
     pub(super) init: *const f32,
-    /// Distance of its rows.
+    /// Distance between its rows.
     pub(super) init_stride: usize,
     /// C.
     pub(super) c: *mut f32,
-    /// Distance of its rows.
+    /// Distance between its rows.
     pub(super) c_stride: usize,
     /// Columns in the last vector.
     pub(super) last: usize,
     /// What the sums are added to; null for nothing. Not for [`ROWS`].
     pub(super) plus: *const f32,
-    /// Distance of its rows.
+    /// Distance between its rows.
     pub(super) plus_stride: usize,
-    /// For [`COLUMNS`]: how far ahead of a row of B its next elements are asked for, where rows are long and only a part
-    /// is read.
+    /// For [`COLUMNS`]: how far ahead the elements of a row of B are prefetched, if rows are long and only a part is
+    /// read.
     pub(super) ahead: usize,
-    /// For [`COLUMNS`]: tiles beside one another, one after the other. More than one only if they are whole.
+    /// For [`COLUMNS`]: the number of adjacent tiles to compute in turn. More than one only if they are whole.
     pub(super) repeat: usize,
-    /// For [`PANELS`] and [`PACKING`]: rows of 32 elements of B that are read later. One is asked for every [`TURN`] steps, until
-    /// C is: the two lines from that of its first element; where it begins inside of one, the rest belongs to the rows beside it.
+    /// For [`PANELS`] and [`PACKING`]: rows of 32 elements of B that are read later. One row is prefetched every
+    /// [`TURN`] steps, until the rows of C are: the two lines beginning with that of its first element; if it begins
+    /// inside a line, the rest belongs to the adjacent rows.
     pub(super) later_b: Ask,
-    /// As above, the lines of a row of A.
+    /// The same for the lines of a row of A.
     pub(super) later_a: Ask,
-    /// For [`PANELS`] and [`PACKING`]: the rows of C that are asked for in the last turns, those that are read or, where the sums
-    /// are added to what is near, those that are written.
+    /// For [`PANELS`] and [`PACKING`]: the rows of C that are prefetched in the last turns: those that are read, or, if
+    /// the sums are added to cached memory, those that are written.
     pub(super) soon_c: Ask,
-    /// For [`PACKING`]: the panel that B is copied to.
+    /// For [`PACKING`]: the panel to which B is copied.
     pub(super) panel: *mut f32,
 }
 
-/// What is to be brought into a cache, a part at a time.
+/// Memory to prefetch in parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
-    /// The first. Any address will do.
+    /// The first part. Any address is allowed.
     pub(super) p: *const f32,
-    /// From one part to the next.
+    /// Distance between parts.
     pub(super) stride: usize,
 }
 
 impl TileArgs {
-    /// What most tiles have no use for.
+    /// No prefetch, as in most tiles.
     pub(super) const NOTHING: Self = Self {
         a: std::ptr::null(),
         a_stride: 0,
@@ -178,52 +180,53 @@ impl TileArgs {
 }
 
 impl Ask {
-    /// Only what is there already.
+    /// A prefetch of memory that is cached already.
     pub(super) const fn nothing(there: *const f32) -> Self {
         Self { p: there, stride: 0 }
     }
 }
 
-/// Whether a turn of a loop over k takes several steps. On the way to WebAssembly a product is moved down to the next one of its
-/// chain, past the loads of the steps between, and no fence holds it: all that they load would live at once, and engines
-/// keep it on the stack. Products of 512 x 512 then take a quarter longer.
+/// Whether an iteration of a loop over k has several steps. When compiling for WebAssembly, LLVM moves each product
+/// down to the next one of its chain, past the loads of the steps between, and no fence prevents it: all loaded values
+/// would be live at once, and engines spill them to the stack. Products of 512 x 512 then take a quarter longer.
 const UNROLL: bool = !cfg!(target_family = "wasm");
 
-/// Steps of k in a turn of the loop over panels, where it takes several.
+/// Steps of k in an iteration of the loop over panels, if it has several.
 pub(super) const TURN: usize = 4;
 
-/// Turns at the end of a tile in which its rows of C are asked for, with some for the last to arrive.
+/// Iterations at the end of a tile in which its rows of C are prefetched, including some for the last to arrive.
 pub(super) const fn last_turns(rows: usize) -> usize {
     rows + 4
 }
 
-/// A lies row by row, B anywhere. What these tiles know nothing of would cost small products a tenth.
+/// A is row-major, B in any layout. The options that these tiles ignore would cost small products a tenth.
 pub(super) const ROWS: usize = 0;
-/// As above, added to something.
+/// The same, added to something.
 pub(super) const ADDED: usize = 1;
-/// A lies column by column, B anywhere.
+/// A is column-major, B in any layout.
 pub(super) const COLUMNS: usize = 2;
 /// A and B are packed.
 pub(super) const PANELS: usize = 3;
-/// A is packed, B lies anywhere, two whole vectors wide, and is packed on the way: what the tile loads anyway it stores
-/// too, which takes no time beside the products.
+/// A is packed; B is two whole vectors wide in any layout, and the tile packs it: the tile stores the vectors that it
+/// loads anyway, which takes no additional time.
 pub(super) const PACKING: usize = 4;
 
-/// Rows of B ahead of a tile that packs them for which it asks.
+/// How many rows ahead a packing tile prefetches B.
 const ROWS_AHEAD: usize = 8;
 
-/// The tile of `R` rows and `C` vectors whose operands lie as `KIND` says.
+/// The tile of `R` rows and `C` vectors for the operand layout `KIND`.
 struct Tile<const R: usize, const C: usize, const KIND: usize>;
 
 impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, KIND> {
     type Args = TileArgs;
 
     /// # Safety
-    /// Everything that [`TileArgs`] describes is readable, C writable and not accessed by others. Where the last
-    /// vector is not whole, rows of B are readable as if it were, unless the instruction set is [`Vector::MASKED`].
+    /// Everything that [`TileArgs`] describes is readable, C writable and not accessed by others. If the last vector is
+    /// not whole, rows of B are readable as if it were, unless the instruction set is [`Vector::MASKED`].
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
-        // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
+        // A tile with more rows than fit the registers is never called; returning here keeps the rest from being
+        // compiled.
         if const { R > rows(V::REGISTERS, V::FUSED, C, KIND) } {
             return;
         }
@@ -236,7 +239,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
 }
 
 impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
-    /// The tile that begins `at` columns from where B and C are said to.
+    /// The tile that begins `at` columns after the beginnings of B and C.
     ///
     /// # Safety
     /// The conditions of [`Routine::run`] hold.
@@ -247,11 +250,11 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
         unsafe {
             let zero = V::splat(0.0);
             let mut acc = for_rows!([zero, zero, zero]);
-            /// One step of k: a row of B from `$b`, the elements of A from where `$a` says.
+            /// One step of k: a row of B from `$b`, the elements of A from `$a`.
             macro_rules! step {
                 ($b:expr, $masked:expr, $i:ident => $a:expr) => {
                     let b: *const f32 = $b;
-                    /// A vector of the row.
+                    /// One vector of the row.
                     macro_rules! vector {
                         ($v:literal) => {
                             if const { $v >= C } {
@@ -280,9 +283,9 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
             if const { KIND >= PANELS } {
                 let (mut a, mut b, mut panel) = (t.a, t.b, t.panel);
                 let TileArgs { mut later_b, mut later_a, mut soon_c, .. } = *t;
-                // A constant where B is packed, so that few instructions stand between the products.
+                // A constant if B is packed, so that few instructions are between the products.
                 let b_stride = if const { KIND == PACKING } { t.b_stride } else { C * V::LANES };
-                /// A step of those in a turn.
+                /// One step of an iteration.
                 macro_rules! packed_step {
                     ($n:literal) => {
                         step!(b.add($n * b_stride), false, I => a.add($n * R + I));
@@ -304,8 +307,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 }
                 let turns = if const { UNROLL } { t.k / TURN } else { 0 };
                 for left in (0..turns).rev() {
-                    // Before the products: LLVM would move those of the last step past a branch behind them, and keep the
-                    // sums in memory meanwhile.
+                    // Before the products: LLVM would move those of the last step past a branch after them, and keep
+                    // the sums in memory meanwhile.
                     if left >= last_turns(R) {
                         V::prefetch_far(later_b.p);
                         V::prefetch_far(later_b.p.wrapping_add(16));
@@ -313,8 +316,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         later_b.p = later_b.p.wrapping_add(later_b.stride);
                         later_a.p = later_a.p.wrapping_add(later_a.stride);
                     } else {
-                        // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of
-                        // A and B need too. Late, or A and B would drive them out again.
+                        // The rows of C are prefetched one by one: all at once, they would fill the buffers that the
+                        // loads of A and B need too. They are prefetched late, because A and B would evict them again.
                         V::prefetch(soon_c.p);
                         if const { C == 2 } {
                             V::prefetch(soon_c.p.wrapping_add(V::LANES));
@@ -349,7 +352,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     });
                 }
                 let mut b = t.b.wrapping_add(at);
-                // Rows of A as a few pointers and offsets of one and two strides, which an address can hold.
+                // Addresses the rows of A as a few pointers plus offsets of one and two strides, which an addressing
+                // mode supports.
                 let s = if KIND == COLUMNS { 0 } else { t.a_stride };
                 let mut rows = [
                     t.a,
@@ -398,7 +402,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         }
                     };
                 }
-                // A load of a part of a vector costs an arithmetic instruction that whole loads do without.
+                // A partial load costs an arithmetic instruction that whole loads do not.
                 if const { !V::MASKED } || whole {
                     walk!(false);
                 } else {
@@ -410,8 +414,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
             let TileArgs { plus, plus_stride, .. } = *t;
             macro_rules! finish {
                 ($whole:expr) => {
-                    // From row to row, in one sum each: places of all rows at once would be products, and registers that
-                    // the tile needs.
+                    // Advances from row to row by one addition each: the addresses of all rows at once would need
+                    // multiplications, and registers that the tile needs.
                     let mut row = t.c.wrapping_add(at);
                     each_row!(R, I => {
                         let mut c = acc[I];
@@ -428,7 +432,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     let _ = row;
                 };
             }
-            // What masks cost is nothing here, and the code is there once.
+            // Masks cost next to nothing here, and the code exists only once.
             if const { !V::MASKED } && whole {
                 finish!(true);
             } else {
@@ -438,14 +442,14 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
     }
 }
 
-/// Pointers, each moved on by `n` elements.
+/// Advances each pointer by `n` elements.
 #[inline(always)]
 fn moved([a, b, c, d, e, f]: [*const f32; 6], n: usize) -> [*const f32; 6] {
     [a.wrapping_add(n), b.wrapping_add(n), c.wrapping_add(n), d.wrapping_add(n), e.wrapping_add(n), f.wrapping_add(n)]
 }
 
 /// # Safety
-/// The conditions of [`Vector::load`] hold when `whole`, else those of [`Vector::load_first`].
+/// The conditions of [`Vector::load`] hold if `whole`, else those of [`Vector::load_first`].
 #[inline(always)]
 unsafe fn load<V: Vector>(p: *const f32, n: usize, whole: bool) -> V {
     // SAFETY: the caller's contract.
@@ -453,14 +457,14 @@ unsafe fn load<V: Vector>(p: *const f32, n: usize, whole: bool) -> V {
 }
 
 /// # Safety
-/// The conditions of [`Vector::store`] hold when `whole`, else those of [`Vector::store_first`].
+/// The conditions of [`Vector::store`] hold if `whole`, else those of [`Vector::store_first`].
 #[inline(always)]
 unsafe fn store<V: Vector>(v: V, p: *mut f32, n: usize, whole: bool) {
     // SAFETY: the caller's contract.
     unsafe { if whole { v.store(p) } else { v.store_first(p, n) } }
 }
 
-/// Rows of a tile up to which steps over rows of A are unrolled: with more, the compiler runs out of registers.
+/// Maximum rows of a tile for which steps over rows of A are unrolled: with more, the compiler runs out of registers.
 const UNROLLED: usize = 11;
 
 /// A tile compiled for an instruction set.
@@ -469,21 +473,21 @@ pub(super) type TileFn = unsafe fn(&TileArgs);
 /// The tiles of an instruction set.
 #[derive(Clone, Copy)]
 pub(super) struct TileSet {
-    /// The largest.
+    /// The largest tiles.
     pub(super) shape: TileShape,
-    /// By kind, vectors less one, rows less one.
+    /// By kind, vectors minus one, rows minus one.
     fns: [[[TileFn; MAX_ROWS]; 3]; 5],
 }
 
 impl TileSet {
-    /// The tiles of an instruction set, from a table: small products take less time than a few decisions.
+    /// The tiles of an instruction set, from a table: small products take less time than a few branches.
     pub(super) fn of(isa: Isa) -> &'static Self {
         static SETS: [TileSet; Isa::ALL.len()] = by_isa!(TileSet::new);
         &SETS[isa as usize]
     }
 
     const fn new(isa: Isa) -> Self {
-        // In the place of tiles that no instruction set has: even an empty function takes time to compile.
+        // Fills the entries of tiles that no instruction set has: even an empty function takes time to compile.
         let none = [routine::<Tile<1, 1, ROWS>>(isa); MAX_ROWS];
         macro_rules! heights {
             ($c:literal, $kind:expr, $($r:literal)*) => {{
@@ -515,7 +519,7 @@ impl TileSet {
         self.fns[kind][vectors - 1][rows - 1]
     }
 
-    /// The tile of `rows` rows and one or two vectors, as `columns` need.
+    /// The tile of `rows` rows and one or two vectors, as needed for `columns`.
     pub(super) fn get(&self, kind: usize, rows: usize, columns: usize) -> TileFn {
         self.tile(kind, rows, 1 + usize::from(columns > self.shape.lanes))
     }

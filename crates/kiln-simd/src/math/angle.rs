@@ -9,7 +9,7 @@ use std::f32::consts::FRAC_2_PI;
 use super::polynomial;
 use crate::vector::{Lanewise, ROUNDER};
 
-/// π/2 as a sum. Where multiply-add rounds once, parts are whole f32; elsewhere the first three have 12 bits, so that their
+/// π/2 as a sum. With a fused multiply-add, parts are whole f32; otherwise the first three have 12 bits, so that their
 /// products with `n` are exact.
 const HALF_PI: [f32; 3] = [1.570_796_4, -4.371_139e-8, -1.715_124_5e-15];
 const HALF_PI_BY_12_BITS: [f32; 4] = [1.570_800_8, -4.453_584_6e-6, -8.706_138e-10, 6.223_372e-14];
@@ -19,11 +19,11 @@ const fn limit<V: Lanewise>() -> f32 {
     if V::FUSED { 100_000.0 } else { 6400.0 }
 }
 
-/// An angle of any size.
+/// An angle after reduction.
 struct Turned<V> {
     n: V,
     r: V,
-    /// What is to be added to `r`.
+    /// A correction to be added to `r`.
     low: V,
 }
 
@@ -35,7 +35,8 @@ fn turned<V: Lanewise>(x: V) -> Turned<V> {
     let (mut r, mut low) = (x, x.of(0.0));
     for &part in parts {
         let next = (-n).mul_add(x.of(part), r);
-        // What the difference has lost in rounding, where the product with `n` is exact. Elsewhere the last two alone round.
+        // The rounding error of the difference, for parts whose product with `n` is exact. Without fused multiply-add
+        // only the last two round.
         if const { !V::FUSED } {
             low = low + (-n).mul_add(x.of(part), r - next);
         }
@@ -53,13 +54,14 @@ fn turned<V: Lanewise>(x: V) -> Turned<V> {
 const INVERSE: [u32; 9] =
     [0, 0x28be_60db, 0x9391_054a, 0x7f09_d5f4, 0x7d4d_3770, 0x36d8_a566, 0x4f10_e410, 0x7f94_58ea, 0xf7ae_f158];
 
-/// `n` modulo 4 and `r` of an angle that is at least 1; of other finite ones 0 and the angle. NaN of an infinite one.
+/// `n` modulo 4 and `r` of an angle that is at least 1; 0 and the angle for other finite ones; NaN for an infinite one.
 fn turned_exactly(x: f32) -> (f32, f32) {
     let exponent = x.to_bits() >> 23 & 255;
     if !x.is_finite() || exponent < 127 {
         return (0.0, if x.is_infinite() { f32::NAN } else { x });
     }
-    // x is m 2^(s - 31), with 32 bits in m; of 1 / 2π only the 96 bits from bit s on matter: those above give whole turns.
+    // x is m 2^(s - 31), with 32 bits in m; only the 96 bits of 1 / 2π from bit s on matter: those above give whole
+    // turns.
     let (m, s) = (u64::from(x.to_bits() << 8 | 1 << 31), exponent - 126);
     let word = |i: usize| {
         let pair = u64::from(INVERSE[i]) << 32 | u64::from(INVERSE[i + 1]);
@@ -67,7 +69,7 @@ fn turned_exactly(x: f32) -> (f32, f32) {
     };
     let at = (s / 32) as usize;
     let turns = (m.wrapping_mul(word(at)) << 32).wrapping_add(m * word(at + 1)).wrapping_add((m * word(at + 2)) >> 32);
-    // The first two bits count quarters of a turn, the others are a part of a quarter, taken as one of both signs.
+    // The first two bits count quarters of a turn, the others are a fraction of a quarter, as a signed number.
     let n = turns.wrapping_add(1 << 61) >> 62;
     let r = (turns << 2).cast_signed() as f64 * (std::f64::consts::FRAC_PI_2 / 18_446_744_073_709_551_616.0);
     let (n, r) = (n as f32, r as f32);

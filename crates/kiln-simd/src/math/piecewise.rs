@@ -11,8 +11,8 @@ use std::f32::consts::SQRT_2;
 use super::{Reduced, SMALL};
 use crate::vector::Lanewise;
 
-/// The polynomial of the interval in which each lane of `a` lies, by Horner's rule: `tables[0]` has the places, the others
-/// the coefficients, the constant ones first.
+/// The polynomial of the interval of each lane of `a`, by Horner's rule: `tables[0]` has the expansion points, the
+/// others the coefficients, constant ones first.
 #[inline(always)]
 fn piece<V: Lanewise, const N: usize>(a: V, tables: &[[f32; 16]; N]) -> V {
     let interval = (a + a.of(1.0)).quarter_of_octave();
@@ -27,19 +27,19 @@ fn piece<V: Lanewise, const N: usize>(a: V, tables: &[[f32; 16]; N]) -> V {
 /// `tanh x`
 #[inline(always)]
 pub(super) fn tanh<V: Lanewise>(x: V) -> V {
-    // From 9.02 on it rounds to 1. The place of the first interval is 0, where x itself comes out, and -0 of -0.
+    // From 9.02 on it rounds to 1. The first interval is expanded at 0, where x itself is the result, including -0.
     let a = x.of(9.02).lesser(x.abs());
     piece(a, &TANH).or(x.and(x.of(-0.0)))
 }
 
-/// `a erfc(a / √2) / 2` of `a >= 0`, with the exponential left to be multiplied: `power` is that of `-a² / 2`.
+/// `a erfc(a / √2) / 2` for `a >= 0`, without the factor of the exponential: `power` is that of `-a² / 2`.
 #[inline(always)]
 pub(super) fn upper_tail<V: Lanewise>(a: V, power: &Reduced<V>) -> V {
     let r = piece(a, &TAIL);
     power.exp_m1().mul_add(r, r)
 }
 
-/// tanh a; off by at most 2^-26.2 relative to it.
+/// tanh a, with a relative error of at most 2^-26.2.
 #[rustfmt::skip] // four quarters of an octave a line
 const TANH: [[f32; 16]; 8] = [
     [
@@ -92,7 +92,7 @@ const TANH: [[f32; 16]; 8] = [
     ],
 ];
 
-/// a e^(a²/2) erfc(a / √2) / 2; off by at most 2^-23.4 relative to it, beyond 1/4 by 2^-24.4.
+/// a e^(a²/2) erfc(a / √2) / 2, with a relative error of at most 2^-23.4, beyond 1/4 of 2^-24.4.
 #[rustfmt::skip] // four quarters of an octave a line
 const TAIL: [[f32; 16]; 7] = [
     [
@@ -139,8 +139,8 @@ const TAIL: [[f32; 16]; 7] = [
     ],
 ];
 
-/// [`SMALL`] times the powers of two of 0, 1/16 ... 15/16.
-#[rustfmt::skip] // four a line
+/// [`SMALL`] times two to the powers 0, 1/16 ... 15/16.
+#[rustfmt::skip] // four per line
 pub(super) const SIXTEENTHS: [f32; 16] = times_small([
     1.0, 1.044_273_7, 1.090_507_7, 1.138_788_6,
     1.189_207_1, 1.241_857_8, 1.296_839_6, 1.354_255_6,

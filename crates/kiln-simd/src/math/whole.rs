@@ -5,11 +5,11 @@ use crate::vector::Lanewise;
 /// From here on every f32 is an integer.
 const WHOLE: f32 = 8_388_608.0;
 
-/// The integer nearest to `x`, of two the even one.
+/// The integer nearest to `x`, ties to even.
 #[inline(always)]
 pub(crate) fn round<V: Lanewise>(x: V) -> V {
     let (a, whole) = (x.abs(), x.of(WHOLE));
-    // The sum has no room for a fraction. The comparison is false for NaN, which stays.
+    // The sum cannot represent a fraction. The comparison is false for NaN, which stays.
     V::select(a.lt(whole), (a + whole) - whole, a).or(x.and(x.of(-0.0)))
 }
 
@@ -21,14 +21,14 @@ pub(crate) fn trunc<V: Lanewise>(x: V) -> V {
     (nearest - V::select(a.lt(nearest), x.of(1.0), x.of(0.0))).or(x.and(x.of(-0.0)))
 }
 
-/// The greatest integer not above `x`.
+/// The largest integer not above `x`.
 #[inline(always)]
 pub(crate) fn floor<V: Lanewise>(x: V) -> V {
     let nearest = round(x);
     nearest - V::select(x.lt(nearest), x.of(1.0), x.of(0.0))
 }
 
-/// The least integer not below `x`.
+/// The smallest integer not below `x`.
 #[inline(always)]
 pub(crate) fn ceil<V: Lanewise>(x: V) -> V {
     let nearest = round(x);

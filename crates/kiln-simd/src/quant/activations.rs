@@ -1,7 +1,7 @@
 //! Rows of f32 rounded to 16-bit integers, a unit a block of the weights, in the order that the products read.
 //!
 //! The unit is `max |x| / 32639`, so that an integer is `256 high + low` with both parts signed bytes: two exact byte
-//! products then stand for one of 16 bits, and rounding moves an element by at most 2^-16 of the largest of its block.
+//! products then replace one of 16 bits, and rounding moves an element by at most 2^-16 of the largest of its block.
 //! A block that cannot be rounded like that (not finite, or so small that its unit would be inexact) gets the unit NaN,
 //! which makes the products with it NaN; they are then computed again from the f32 elements.
 
@@ -12,7 +12,7 @@ use crate::vector::{PlainKernel, element, signed_sub_block};
 /// Largest integer of an element: 127 * 256 + 127.
 const MOST: f32 = 32639.0;
 
-/// Blocks whose largest magnitude is below this are not rounded (2^-80): their products would be subnormal.
+/// Blocks whose largest magnitude is below this (2^-80) are not rounded, because their products would be subnormal.
 const LEAST: f32 = f32::from_bits((127 - 80) << 23);
 
 /// A cache line, the unit of the scratch memory.
@@ -24,16 +24,16 @@ impl Line {
     pub(super) const ZERO: Self = Self([0; 64]);
 }
 
-/// Where the sums of a rounded block of 256 stand, in bytes, after the planes of high and of low parts: for each lane that of
+/// The byte offset of the sums of a rounded block of 256, after the planes of high and low parts: for each lane that of
 /// its 16 integers, in f32 for the affine formats, and times -32 as an integer for Q6_K.
 pub(super) const SUMS: usize = 512;
 
-/// How x is laid out for the weights of a format.
+/// The layout of x for the weights of a format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rounding {
-    /// Words of 16 bits, 32 of them a line, with a unit for each line.
+    /// 16-bit words, 32 per line, with a unit for each line.
     Words,
-    /// The same, each line followed by one of the sums of neighbours in f32.
+    /// The same, each line followed by a line with the sums of pairs in f32.
     WordsAndSums,
     /// Planes of bytes and sums for Q4_K and Q5_K.
     Affine,
@@ -57,7 +57,7 @@ impl Rounding {
         }
     }
 
-    /// Elements with a unit in common.
+    /// Number of elements that share a unit.
     pub(super) const fn len(self) -> usize {
         match self {
             Self::Words | Self::WordsAndSums => 32,
@@ -65,7 +65,7 @@ impl Rounding {
         }
     }
 
-    /// Lines that they take.
+    /// Number of lines for these elements.
     pub(super) const fn lines(self) -> usize {
         match self {
             Self::Words => 1,
@@ -78,7 +78,7 @@ impl Rounding {
 /// Rounds whole pieces of [`Rounding::len`] elements.
 ///
 /// # Safety
-/// `lines` is good for writing [`Rounding::lines`] and `units` for writing one f32 for every piece of `x`.
+/// `lines` is writable for [`Rounding::lines`] and `units` for one f32, for every piece of `x`.
 pub(super) struct Round<'a> {
     pub(super) rounding: Rounding,
     pub(super) x: &'a [f32],
@@ -106,7 +106,7 @@ impl PlainKernel for Round<'_> {
     }
 }
 
-/// Integers of a block, and their unit.
+/// The integers of a block, and their unit.
 #[inline(always)]
 fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
     let Some(x) = x.first_chunk::<N>() else { return ([0; N], f32::NAN) };
@@ -118,7 +118,7 @@ fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
     if !(LEAST..f32::INFINITY).contains(&largest) {
         return ([0; N], if top == 0 { 0.0 } else { f32::NAN });
     }
-    // Adding this leaves the nearest integer, ties to even, in the low bits of the representation.
+    // Adding this puts the nearest integer, ties to even, into the low bits of the representation.
     const MAGIC: f32 = (3u32 << 22) as f32;
     let inverse = MOST / largest;
     let mut q = [0; N];
@@ -129,7 +129,7 @@ fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
 }
 
 /// # Safety
-/// `block` is good for writing a line, or two with sums.
+/// `block` is writable for a line, or two with sums.
 #[inline(always)]
 unsafe fn round_words<const SUMS: bool>(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<32>(x);
@@ -150,10 +150,10 @@ unsafe fn round_words<const SUMS: bool>(x: &[f32], block: *mut u8) -> f32 {
     unit
 }
 
-/// Writes high and low parts in the order of [`element`]; the low one is the low byte as a signed number.
+/// Writes high and low parts in the order of [`element`]; the low part is the low byte as a signed number.
 ///
 /// # Safety
-/// `block` is good for writing 512 bytes.
+/// `block` is writable for 512 bytes.
 #[inline(always)]
 unsafe fn write_planes<const BITS: usize>(q: &[i32; 256], block: *mut u8) {
     let (mut low, mut high) = ([0i8; 256], [0i8; 256]);
@@ -170,10 +170,10 @@ unsafe fn write_planes<const BITS: usize>(q: &[i32; 256], block: *mut u8) {
     }
 }
 
-/// Writes a plane in the order of [`element`], which leaves `N` neighbours together.
+/// Writes a plane in the order of [`element`], which keeps `N` neighbours together.
 ///
 /// # Safety
-/// `out` is good for writing 256 bytes.
+/// `out` is writable for 256 bytes.
 #[inline(always)]
 unsafe fn write_plane<const BITS: usize, const N: usize>(plane: &[i8; 256], out: *mut u8) {
     let (runs, _) = plane.as_chunks::<N>();
@@ -183,7 +183,7 @@ unsafe fn write_plane<const BITS: usize, const N: usize>(plane: &[i8; 256], out:
     }
 }
 
-/// Sums of 16.
+/// Sums of 16 elements each.
 #[inline(always)]
 fn sums(q: &[i32; 256]) -> [i32; 16] {
     let mut sums = [0; 16];
@@ -194,11 +194,11 @@ fn sums(q: &[i32; 256]) -> [i32; 16] {
 }
 
 /// # Safety
-/// `block` is good for writing nine lines.
+/// `block` is writable for nine lines.
 #[inline(always)]
 unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<256>(x);
-    // The minimum of a sub-block multiplies both of its halves, so that either may take either lane.
+    // The minimum of a sub-block multiplies both of its halves, so each half may use either lane.
     let (integers, mut sums) = (sums(&q), [0.0f32; 16]);
     for i in 0..16 {
         sums[i] = integers[i] as f32;
@@ -212,7 +212,7 @@ unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
 }
 
 /// # Safety
-/// `block` is good for writing nine lines.
+/// `block` is writable for nine lines.
 #[inline(always)]
 unsafe fn round_symmetric(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<256>(x);

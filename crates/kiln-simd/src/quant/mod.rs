@@ -13,7 +13,7 @@ use crate::vector::{PlainKernel, dispatch_plain};
 
 pub(crate) use product::multiply;
 
-/// Encodes whole blocks: the quantiser of kiln-ir, compiled for the instruction set.
+/// Encodes whole blocks with kiln-ir's quantiser, compiled for the instruction set.
 struct Encode<'a>(QuantFormat, &'a [f32], &'a mut [u8]);
 
 impl PlainKernel for Encode<'_> {
@@ -25,7 +25,7 @@ impl PlainKernel for Encode<'_> {
     }
 }
 
-/// Decodes whole blocks: the meaning that kiln-ir gives them, compiled for the instruction set.
+/// Decodes whole blocks with kiln-ir's decoder, compiled for the instruction set.
 struct Decode<'a>(QuantFormat, &'a [u8], &'a mut [f32]);
 
 impl PlainKernel for Decode<'_> {
@@ -50,7 +50,7 @@ impl Execute for Quantize {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
         let out = Shared::new(out.as_mut_ptr());
         for_parts(simd, x.len() / len, ENCODE_PART / len, |first, n| {
-            // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap.
+            // SAFETY: by the shape rule the output has as many blocks as the input; parts do not overlap.
             let blocks = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * bytes), n * bytes) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
             let _ =
@@ -67,7 +67,7 @@ impl Execute for Dequantize {
         let n = out.len() / len;
         let out = Shared::new(out.as_mut_ptr());
         for_parts(simd, n, DECODE_PART / len, |first, n| {
-            // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap.
+            // SAFETY: by the shape rule the output has as many blocks as the input; parts do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * len), n * len) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
             let _ = unsafe {

@@ -25,11 +25,11 @@ use crate::simd::Simd;
 use crate::threads::{self, Shared};
 use crate::vector::{ByteKernel, Bytes, dispatch_bytes, dispatch_plain};
 
-/// Rows `first .. first + count` of the weights with every row of x.
+/// Rows `first .. first + count` of the weights times every row of x.
 ///
 /// # Safety
-/// `rounded` and `units` are good for reading the rounded x and its units, `out` for writing `m * n` f32;
-/// nothing else writes the columns of this part.
+/// `rounded` and `units` are readable for the rounded x and its units, `out` is writable for `m * n` f32; nothing else
+/// writes the columns of this part.
 struct Part<'a, W> {
     x: &'a [f32],
     w: &'a [u8],
@@ -43,7 +43,7 @@ struct Part<'a, W> {
 }
 
 impl<W: Weights> Part<'_, W> {
-    /// Rows `i .. i + R` of x with every row of the part.
+    /// Rows `i .. i + R` of x times every row of the part.
     ///
     /// # Safety
     /// The conditions of [`Part`] hold, and `i + R <= m`.
@@ -51,18 +51,18 @@ impl<W: Weights> Part<'_, W> {
     unsafe fn rows<B: Bytes, const R: usize>(&self, i: usize) {
         let [_, n, k] = self.extents;
         let blocks = k / W::FORMAT.block_len();
-        // Units of a block, and the bytes of x that it meets.
+        // Number of units for a block, and bytes of x for a block.
         let of_block = W::FORMAT.block_len() / W::ROUNDING.len();
         let block = of_block * W::ROUNDING.lines() * size_of::<Line>();
         for j in self.first..self.first + self.count {
-            // SAFETY: j < n, i + R <= m: rows of the weights, of the rounded x and of the output are inside of theirs, and
-            // pointers move to one past the last block at most.
+            // SAFETY: j < n, i + R <= m: rows of the weights, of the rounded x and of the output are inside their
+            // memory, and pointers advance at most to one past the last block.
             unsafe {
                 let mut w = self.w.as_ptr().add(j * blocks * W::BYTES);
                 let end = w.add(blocks * W::BYTES);
                 let mut sums = [B::splat(0.0); R];
-                // Pointers that move, instead of an index: addresses with an index cost an instruction more in every
-                // product that takes an operand from memory.
+                // Advancing pointers instead of an index: an indexed address costs an additional instruction in every
+                // product with a memory operand.
                 let (mut x, mut units) = ([std::ptr::null(); R], [std::ptr::null(); R]);
                 for r in 0..R {
                     x[r] = self.rounded.cast::<u8>().add((i + r) * blocks * block);
@@ -72,7 +72,7 @@ impl<W: Weights> Part<'_, W> {
                 while w < end {
                     let (this, next) = (w, w.add(W::BYTES));
                     let unpacked = ahead;
-                    // After the last block the same one again, which nothing reads.
+                    // After the last block unpacks the same one again, which is not used.
                     ahead = W::unpack::<B>(if next < end { next } else { this });
                     for line in 0..W::BYTES.div_ceil(64) {
                         B::prefetch(w.wrapping_add(AHEAD + 64 * line));
@@ -135,19 +135,19 @@ impl<W: Weights> ByteKernel for Part<'_, W> {
     }
 }
 
-/// Bytes by which the weights are asked for ahead of their use: into the next page, whose address then is translated in
-/// time, and far enough for the last-level cache. On an AVX-512 Xeon, weights that are read from there come at the rate of
-/// those in the second-level cache with 4 KiB, a fifth to a third slower with 2 KiB, a tenth with none.
+/// How many bytes ahead the weights are prefetched: into the next page, so that its address is translated in time, and
+/// far enough for the last-level cache. On an AVX-512 Xeon, weights in that cache are read at the rate of the
+/// second-level cache with 4 KiB, a fifth to a third slower with 2 KiB, a tenth slower without prefetching.
 const AHEAD: usize = 4096;
 
-/// Rows of weights in a part: few enough to stay in the second-level cache while every row of x passes.
+/// Rows of weights in a part: few enough to stay in the second-level cache while all rows of x stream past.
 const PART: usize = 32;
 
-/// Products of elements below which one thread is faster.
+/// Multiplications below which one thread is faster.
 const PARALLEL: usize = 1 << 20;
 
 thread_local! {
-    /// Rounded rows, kept from call to call.
+    /// Rounded rows, reused between calls.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -160,7 +160,7 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
     let [m, n, k] = extents;
     let (len, lines) = (W::ROUNDING.len(), W::ROUNDING.lines());
     let pieces = m * (k / len);
-    // Taken out while in use, so that a nested call finds an empty one instead of a borrowed one.
+    // Taken out while in use, so that a nested call finds an empty buffer instead of a borrowed one.
     let mut scratch = SCRATCH.with(RefCell::take);
     let needed = pieces * lines + (pieces * size_of::<f32>()).div_ceil(size_of::<Line>());
     if scratch.len() < needed {
@@ -193,8 +193,8 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
             count: PART.min(n - i * PART),
             weights: PhantomData,
         };
-        // SAFETY: the lines and units have been written; the output holds m * n; parts have their own columns.
-        // A `Simd` exists only for an available instruction set.
+        // SAFETY: the lines and units have been written; the output holds m * n; parts have their own columns. A `Simd`
+        // exists only for an available instruction set.
         unsafe { dispatch_bytes(simd.isa(), part) };
     });
     SCRATCH.with(|s| s.replace(scratch));

@@ -9,22 +9,22 @@ use super::activations::{Line, Rounding, SUMS};
 use crate::array::Each;
 use crate::vector::Bytes;
 
-/// The weights of a format: how a block adds to the sums of `R` rows.
+/// The weights of a format, which add a block to the sums of `R` rows.
 pub(super) trait Weights {
     const FORMAT: QuantFormat;
     const BYTES: usize;
-    /// How x is laid out.
+    /// The layout of x.
     const ROUNDING: Rounding = Rounding::of(Self::FORMAT);
-    /// What is unpacked of a block while the one before is multiplied.
+    /// The part of a block that is unpacked while the block before is multiplied.
     type Ahead<B: Bytes>: Copy;
 
     /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block while the result is in use.
+    /// The instruction set of `B` is available; `w` is readable for a block while the result is in use.
     unsafe fn unpack<B: Bytes>(w: *const u8) -> Self::Ahead<B>;
 
     /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block, from which `ahead` was unpacked, each of `x` the
-    /// rounded elements that it meets, each of `units` their units.
+    /// The instruction set of `B` is available; `w` is readable for the block from which `ahead` was unpacked, each of
+    /// `x` for the rounded elements of the block, each of `units` for their units.
     unsafe fn add<B: Bytes, const R: usize>(
         w: *const u8,
         ahead: Self::Ahead<B>,
@@ -58,7 +58,7 @@ impl<const BITS: usize> Weights for Affine<BITS> {
     ) {
         // SAFETY: the caller's contract.
         unsafe {
-            // A lane takes at most 16 * 31 * 32639 < 2^24, which f32 holds.
+            // The sum in a lane is below 16 * 31 * 32639 < 2^24, which f32 represents exactly.
             let ints = B::dots::<BITS, R>(block, x, [B::no_ints(); R]);
             let halves = B::halves(w);
             let (scales, minima) = unpack_scales(&w.add(4).cast::<[u8; 12]>().read());
@@ -96,7 +96,8 @@ impl Weights for Symmetric {
     ) {
         // SAFETY: the caller's contract.
         unsafe {
-            // A lane takes at most 16 * 32 * 32639 < 2^24, which f32 holds, once 32 is off every integer.
+            // The sum in a lane is below 16 * 32 * 32639 < 2^24, which f32 represents exactly, after subtracting 32
+            // from every integer.
             let ints = B::dots::<6, R>(block, x, x.each(|x| B::load_ints(x.add(SUMS).cast())));
             let (halves, scales) = (B::halves(w.add(202)), B::signed_codes(w.add(192)));
             for r in 0..R {
@@ -106,7 +107,7 @@ impl Weights for Symmetric {
     }
 }
 
-/// Runs `$body` with `$weights` standing for the type of a format.
+/// Runs `$body` with `$weights` as an alias of the type of a format.
 macro_rules! for_weights {
     ($format:expr, $weights:ident => $body:expr) => {
         for_weights! {
@@ -167,29 +168,30 @@ impl Weights for Plain {
     }
 }
 
-/// Formats whose blocks are taken apart to 32 small integers at a time, a piece, with a scale and a minimum for each group.
+/// Formats whose blocks are unpacked 32 small integers at a time, called a piece, with a scale and a minimum for each
+/// group.
 pub(super) trait Pieces {
     const FORMAT: QuantFormat;
-    /// Scales and minima of a block.
+    /// The scales and minima of a block.
     type Scales<B: Bytes>: Copy;
 
     /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block, and eight bytes.
+    /// The instruction set of `B` is available; `w` is readable for a block, and for eight bytes.
     unsafe fn scales<B: Bytes>(w: *const u8) -> Self::Scales<B>;
     /// The scales of a piece times a unit of x, for each lane.
     ///
     /// # Safety
-    /// The instruction set of `B` is there.
+    /// The instruction set of `B` is available.
     unsafe fn steps<B: Bytes>(scales: &Self::Scales<B>, piece: usize, unit: f32) -> B::Floats;
-    /// The minima of a piece likewise.
+    /// The minima of a piece in the same form.
     ///
     /// # Safety
-    /// The instruction set of `B` is there.
+    /// The instruction set of `B` is available.
     unsafe fn minima<B: Bytes>(scales: &Self::Scales<B>, piece: usize, unit: f32) -> B::Floats;
     /// The integers of a piece.
     ///
     /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block.
+    /// The instruction set of `B` is available; `w` is readable for a block.
     unsafe fn integers<B: Bytes>(w: *const u8, piece: usize) -> B::Wide;
 }
 
@@ -222,7 +224,7 @@ impl<P: Pieces> Weights for ByPieces<P> {
                 let q = P::integers::<B>(w, piece);
                 for r in 0..R {
                     let (x, unit) = (x[r].add(of_piece * piece), *units[r].add(piece));
-                    // A lane takes at most 2 * 128 * 32639 < 2^24, which f32 holds.
+                    // The sum in a lane is at most 2 * 128 * 32639 < 2^24, which f32 represents exactly.
                     sums[r] = B::add(sums[r], B::dot(q, x), P::steps::<B>(&scales, piece, unit));
                     if has_minima {
                         sums[r] = B::sub(sums[r], x.add(line).cast(), P::minima::<B>(&scales, piece, unit));
@@ -233,7 +235,7 @@ impl<P: Pieces> Weights for ByPieces<P> {
     }
 }
 
-/// Formats of one group a block: the f16 at the start is the scale, the next one is added.
+/// Formats with one group per block: the f16 at the start is the scale, the next one, if any, is added.
 macro_rules! whole {
     ($($format:ident = |$w:ident| $integers:expr;)+) => {$(
         pub(super) struct $format;
@@ -254,7 +256,7 @@ macro_rules! whole {
             }
             #[inline(always)]
             unsafe fn minima<B: Bytes>(scales: &B::Halves, _piece: usize, unit: f32) -> B::Floats {
-                // SAFETY: the caller's contract. What is added is less than nothing taken away.
+                // SAFETY: the caller's contract. An added number is a negative minimum.
                 unsafe { B::factor::<1>(*scales, -unit) }
             }
             #[inline(always)]
@@ -266,7 +268,7 @@ macro_rules! whole {
     )+};
 }
 
-/// Formats with codes of scales, which are taken apart as kiln-ir does.
+/// Formats with codes of scales, which kiln-ir's functions unpack.
 macro_rules! coded {
     ($($format:ident = $module:ident, |$w:ident, $piece:ident| $integers:expr;)+) => {$(
         pub(super) struct $format;
@@ -299,10 +301,10 @@ macro_rules! coded {
     )+};
 }
 
-/// The number of the group of each lane times a unit: a lane takes two neighbours, which a group has in common.
+/// The group's number for each lane times a unit: a lane takes two neighbours, which are in the same group.
 ///
 /// # Safety
-/// The instruction set of `B` is there.
+/// The instruction set of `B` is available.
 #[inline(always)]
 unsafe fn lanes<B: Bytes>(numbers: &[f32], piece: usize, unit: f32) -> B::Floats {
     // SAFETY: the caller's contract.
@@ -324,7 +326,7 @@ whole! {
 }
 
 coded! {
-    // Four rows of 32 share as many bytes, and eight rows the bytes of third bits.
+    // Four pieces of 32 integers share 32 bytes.
     Q2K = q2_k, |w, piece| B::masked(B::wide(w.add(16 + 32 * (piece / 4))), 2 * (piece % 4), 3);
     Q3K = q3_k, |w, piece| {
         let low = B::masked(B::wide(w.add(32 + 32 * (piece / 4))), 2 * (piece % 4), 3);
@@ -347,7 +349,8 @@ impl Pieces for Mxfp4 {
     }
     #[inline(always)]
     unsafe fn steps<B: Bytes>(scale: &f32, _piece: usize, unit: f32) -> B::Floats {
-        // A step near subnormal numbers has lost bits, or soon does: NaN has the result computed from the elements.
+        // A step near the subnormal range has lost bits, or products with it would: NaN makes the caller compute the
+        // result from the elements.
         const LEAST: f32 = f32::from_bits((127 - 100) << 23);
         let step = scale * unit;
         // SAFETY: the caller's contract.

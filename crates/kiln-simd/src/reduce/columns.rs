@@ -12,14 +12,14 @@ use super::tree::Term;
 use crate::array::from_fn;
 use crate::vector::Vector;
 
-/// Rows that are summed in a register before the tree takes them.
+/// Rows that are summed in a register before they enter the tree.
 const LEAF: usize = 16;
 /// Vectors of columns in flight.
 const SUMS: usize = 8;
-/// Vectors of columns whose best is kept, and where it stood.
+/// Vectors of columns whose best value and position are kept at once.
 const BESTS: usize = 4;
 
-/// A matrix of `rows` rows, `stride` elements apart; `columns` columns are reduced.
+/// `rows` rows, `stride` elements apart; `columns` columns are reduced.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     /// The first element.
@@ -32,24 +32,24 @@ pub(super) struct Columns {
     pub columns: usize,
 }
 
-/// Columns that folded rows have at most.
+/// Maximum number of columns of folded rows.
 const FOLDED: usize = 128;
 
-/// Columns that stand for few, and what is not in them.
+/// A matrix with few columns as one with more columns, and the remaining elements.
 struct Folded {
-    /// Rows that count as one, a power of two.
+    /// Rows that are joined to one, a power of two.
     rows: usize,
-    /// Those rows side by side.
+    /// The matrix of joined rows.
     wide: Columns,
-    /// The elements behind the last of them.
+    /// The elements after the last of them.
     rest: *const f32,
-    /// How many they are: whole rows, less than one of `wide`.
+    /// Number of these elements: whole rows, less than one row of `wide`.
     left: usize,
 }
 
 impl Columns {
-    /// Few columns as more of them, where the rows lie one after another: as many rows side by side as fit, but no more
-    /// than leave `least` of the wide ones.
+    /// Turns few columns into more, if the rows are contiguous: joins as many rows as fit, but leaves at least `least`
+    /// wide rows.
     fn fold(self, least: usize) -> Option<Folded> {
         let most = (FOLDED / self.columns.max(1)).min(self.rows / least);
         if most < 2 || self.stride != self.columns {
@@ -68,11 +68,11 @@ impl Columns {
 }
 
 impl Folded {
-    /// Takes the rest into results of the wide columns, then folds these upon one another, upper half to lower half.
+    /// Adds the remaining elements to the results of the wide columns, then folds these, upper half onto lower half.
     ///
     /// # Safety
-    /// The instruction set is there; `wide` holds as many results as there are columns; `out` is good for writing one for
-    /// each of the few.
+    /// The instruction set is available; `wide` holds a result for each wide column; `out` is writable for one for each
+    /// original column.
     #[inline(always)]
     unsafe fn fold<V: Vector>(
         &self,
@@ -84,7 +84,7 @@ impl Folded {
     ) {
         let columns = self.wide.columns / self.rows;
         let p = wide.as_mut_ptr();
-        // SAFETY: the caller's contract; parts of vectors stay inside of the halves.
+        // SAFETY: the caller's contract; partial vectors stay inside the halves.
         unsafe {
             for c in (0..self.left).step_by(V::LANES) {
                 let n = V::LANES.min(self.left - c);
@@ -104,10 +104,10 @@ impl Folded {
     }
 }
 
-/// Loads `n` columns: all of a vector where `n` is that many.
+/// Loads `n` columns: a whole vector if `n` is at least its length.
 ///
 /// # Safety
-/// The instruction set is there; `p` is good for reading `n` f32.
+/// The instruction set is available; `p` is readable for `n` f32.
 #[inline(always)]
 unsafe fn load<V: Vector>(p: *const f32, n: usize) -> V {
     // SAFETY: the caller's contract.
@@ -128,16 +128,16 @@ fn padded(columns: usize) -> usize {
 /// The sum of the terms of each column.
 ///
 /// # Safety
-/// The instruction set is there; `m` describes readable memory; `scratch` holds [`scratch_len`] floats; `out` is good
-/// for writing `m.columns` f32.
+/// The instruction set is available; `m` describes readable memory; `scratch` holds [`scratch_len`] floats; `out` is
+/// writable for `m.columns` f32.
 #[inline(always)]
 pub(super) unsafe fn sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], out: *mut f32) {
-    // SAFETY: the caller's contract. Folded columns are fewer than those that the scratch memory is for at least, and
-    // their levels fewer.
+    // SAFETY: the caller's contract. The scratch memory is for at least as many columns and levels as the folded matrix
+    // has.
     unsafe {
         let folded = m.fold(4);
         let mut wide = [0.0; FOLDED];
-        // One call for both: it is inlined.
+        // A single call, because it is inlined.
         let (m, sums) = folded.as_ref().map_or((m, out), |folded| (folded.wide, wide.as_mut_ptr()));
         wide_sums::<V, T>(t, m, scratch, sums);
         if let Some(folded) = folded {
@@ -146,7 +146,7 @@ pub(super) unsafe fn sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f
     }
 }
 
-/// [`sums`] for the layout of the columns.
+/// [`sums`] for the given layout of columns.
 ///
 /// # Safety
 /// The conditions of [`sums`] hold.
@@ -155,15 +155,15 @@ unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], o
     let leaves = m.rows.div_ceil(LEAF);
     let stack = scratch.as_mut_ptr();
     let pitch = padded(m.columns);
-    // SAFETY: the caller's contract; a level of the stack is `pitch` floats, of which whole vectors are used.
+    // SAFETY: the caller's contract; a level of the stack is `pitch` floats, which are whole vectors.
     unsafe {
         for leaf in 0..leaves {
-            // As many subtrees to the left are complete with this leaf.
+            // This many subtrees to the left are complete after this leaf.
             let merges = leaf.trailing_ones() as usize;
             let rows = LEAF.min(m.rows - leaf * LEAF);
             let x = m.x.add(leaf * LEAF * m.stride);
             let mut c = 0;
-            // Narrow vectors are done with half as many at a time, which is as fast there and half the code.
+            // Narrow vectors process half as many at a time, which is as fast there and half the code.
             let width = if V::LANES < 8 { SUMS / 2 } else { SUMS } * V::LANES;
             while c + width <= m.columns {
                 if const { V::LANES < 8 } {
@@ -192,10 +192,10 @@ unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], o
     }
 }
 
-/// The sums of one leaf for `N` vectors of columns, merged with `merges` complete subtrees and put on the stack.
+/// The sums of one leaf for `N` vectors of columns, merged with `merges` complete subtrees and pushed onto the stack.
 ///
 /// # Safety
-/// The instruction set is there; rows of `N` vectors (of `n` columns where `N` is 1) are readable; the stack has
+/// The instruction set is available; rows of `N` vectors (of `n` columns if `N` is 1) are readable; the stack has
 /// `merges + 1` levels of `pitch` floats.
 #[inline(always)]
 unsafe fn leaf_sums<V: Vector, T: Term, const N: usize>(
@@ -245,10 +245,10 @@ unsafe fn leaf_sums<V: Vector, T: Term, const N: usize>(
     }
 }
 
-/// The best of each column: NaN where the column has one.
+/// The best value of each column: NaN if the column contains one.
 ///
 /// # Safety
-/// The instruction set is there; `m` describes readable memory; `out` is good for writing `m.columns` f32.
+/// The instruction set is available; `m` describes readable memory; `out` is writable for `m.columns` f32.
 #[inline(always)]
 pub(super) unsafe fn bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     // SAFETY: the caller's contract.
@@ -263,7 +263,7 @@ pub(super) unsafe fn bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     }
 }
 
-/// [`bests`] for the layout of the columns.
+/// [`bests`] for the given layout of columns.
 ///
 /// # Safety
 /// The conditions of [`bests`] hold.
@@ -298,7 +298,7 @@ unsafe fn wide_bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
                 }
                 r += rows;
             }
-            // A column with NaN is rare: then all are done again with the slower formula that carries it.
+            // NaN is rare: if a column has one, all are computed again with the slower formula that propagates it.
             if V::bits(numbers) == every {
                 return;
             }
@@ -306,10 +306,10 @@ unsafe fn wide_bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     }
 }
 
-/// Takes the rows of one leaf into the bests of `N` vectors of columns. Unless `EXACT`, NaN is only noted.
+/// Updates the best values of `N` vectors of columns with the rows of one leaf. Unless `EXACT`, NaN is only detected.
 ///
 /// # Safety
-/// The instruction set is there; rows of `N` vectors (of `n` columns where `N` is 1) are readable, and `out` writable.
+/// The instruction set is available; rows of `N` vectors (of `n` columns if `N` is 1) are readable, and `out` writable.
 #[inline(always)]
 unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
     x: *const f32,
@@ -329,7 +329,7 @@ unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
                 if const { EXACT } {
                     *best = E::exact(*best, x);
                 } else {
-                    // Of two zeros each order gives another: the sign is settled by the bits of both.
+                    // min and max of ±0 depend on operand order, so combine the sign bits of both.
                     let (a, b) = (E::pick(x, *best), E::pick(*best, x));
                     *best =
                         if matches!(E::BEST_ZERO, Some(zero) if zero.is_sign_negative()) { a.or(b) } else { a.and(b) };
@@ -344,14 +344,14 @@ unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
     }
 }
 
-/// Where each column has its first NaN, or the first of its best. There is at least one row.
+/// The position of the first NaN of each column, or of the first best value. There is at least one row.
 ///
 /// # Safety
-/// The instruction set is there; `m` describes readable memory; `best` is good for writing `m.columns` f32 and [`FOLDED`]
-/// of them, `at` for writing `m.columns` u32.
+/// The instruction set is available; `m` describes readable memory; `best` is writable for `m.columns` f32 and for
+/// [`FOLDED`], `at` for `m.columns` u32.
 #[inline(always)]
 pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) {
-    // SAFETY: the caller's contract; candidates and the rest lie inside of the wide columns and of the matrix.
+    // SAFETY: the caller's contract; candidates and the remaining elements are inside the wide columns and the matrix.
     unsafe {
         let folded = m.fold(64);
         let mut wide = [0; FOLDED];
@@ -360,7 +360,7 @@ pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, a
         if let Some(folded) = folded {
             let better = |a: f32, b: f32| V::bits(E::beats(V::splat(a), V::splat(b))) & 1 == 1;
             for c in 0..m.columns {
-                // The row of a candidate: those side by side take turns.
+                // The original row of a candidate: joined rows alternate.
                 let row = |g: usize| wide[g * m.columns + c] * folded.rows as u32 + g as u32;
                 let mut champion = (*best.add(c), row(0));
                 for g in 1..folded.rows {
@@ -391,14 +391,14 @@ pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, a
     }
 }
 
-/// Where each column has the first of its best, as the columns are, and whether all elements are numbers.
+/// The position of the first best value of each column in the given layout, and whether no element is NaN.
 ///
 /// # Safety
-/// The instruction set is there; `m` describes readable memory; `best` and `at` are good for writing `m.columns` f32
+/// The instruction set is available; `m` describes readable memory; `best` and `at` are writable for `m.columns` f32
 /// and u32.
 #[inline(always)]
 unsafe fn wide_places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) -> bool {
-    // SAFETY: the caller's contract. Positions travel through registers as bits, which blends leave alone.
+    // SAFETY: the caller's contract. Positions are kept in float registers as bits, which blends do not change.
     unsafe {
         let mut numbers = {
             let worst = V::splat(E::WORST);
@@ -431,10 +431,11 @@ unsafe fn wide_places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mu
     }
 }
 
-/// Takes rows `first..first + rows` into the bests and positions of `N` vectors of columns; NaN is only noted.
+/// Updates the best values and positions of `N` vectors of columns with rows `first..first + rows`; NaN is only
+/// detected.
 ///
 /// # Safety
-/// The instruction set is there; rows of `N` vectors (of `n` columns where `N` is 1) are readable, `best` and `at`
+/// The instruction set is available; rows of `N` vectors (of `n` columns if `N` is 1) are readable, `best` and `at`
 /// writable.
 #[inline(always)]
 unsafe fn leaf_places<V: Vector, E: Extreme, const N: usize>(

@@ -10,33 +10,33 @@ use crate::Isa;
 use crate::simd::Simd;
 use crate::vector::{Kernel, Vector, dispatch, unaligned};
 
-/// An order, and the side of it that is looked for.
+/// An order, and the end of it that is searched for.
 pub(super) trait Extreme: Copy + Send + Sync {
-    /// Worse than every element, or as bad.
+    /// A value that no element is worse than.
     const WORST: f32;
-    /// The zero that wins over the other one, if both can occur.
+    /// The zero that is better than the other, if both can occur.
     const BEST_ZERO: Option<f32>;
 
-    /// What is compared.
+    /// The compared value of an element.
     #[inline(always)]
     fn of<V: Vector>(x: V) -> V {
         x
     }
-    /// The better of two: `best` where `x` is NaN; either of two zeros.
+    /// The better of two: `best` if `x` is NaN; either of two zeros.
     fn pick<V: Vector>(x: V, best: V) -> V;
-    /// Whether `x` is better than `best`; false where either is NaN.
+    /// Whether `x` is better than `best`; false if either is NaN.
     fn beats<V: Vector>(x: V, best: V) -> V::Mask;
-    /// The better of two: the right one of two zeros; NaN if either is NaN.
+    /// The better of two: the correct one of two zeros; NaN if either is NaN.
     fn exact<V: Vector>(a: V, b: V) -> V;
 }
 
-/// The greatest.
+/// The maximum.
 #[derive(Clone, Copy)]
 pub(super) struct Greatest;
-/// The least.
+/// The minimum.
 #[derive(Clone, Copy)]
 pub(super) struct Least;
-/// The greatest absolute value.
+/// The maximum absolute value.
 #[derive(Clone, Copy)]
 pub(super) struct GreatestMagnitude;
 
@@ -98,30 +98,30 @@ impl Extreme for GreatestMagnitude {
     }
 }
 
-/// Elements that argmax looks at before it compares: few enough that the second look at the best block is short.
+/// Elements that argmax scans before it compares: few enough that the second scan of the best block is short.
 const BLOCK: usize = 2048;
 /// Elements that a thread takes at once.
 const PART: usize = 64 * BLOCK;
-/// Registers that hold a best.
+/// Registers with best values.
 const BESTS: usize = 8;
 
-/// A mask of all lanes, beside a vector of numbers.
+/// A mask of all lanes, given a vector without NaN.
 #[inline(always)]
 fn all<V: Vector>(number: V) -> V::Mask {
     number.eq(number)
 }
 
-/// What a scan has found so far: the best of each lane of some registers, and the lanes without NaN.
+/// The state of a scan: the best value of each lane of some registers, and the lanes without NaN.
 struct Scan<V: Vector> {
     best: [V; BESTS],
     numbers: [V::Mask; BESTS / 2],
 }
 
 impl<V: Vector> Scan<V> {
-    /// Takes in as many vectors as there are registers.
+    /// Processes one vector for each register.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading them.
+    /// The instruction set is available; `x` is readable for them.
     #[inline(always)]
     unsafe fn take<E: Extreme>(&mut self, x: *const f32) {
         for k in 0..BESTS / 2 {
@@ -134,7 +134,7 @@ impl<V: Vector> Scan<V> {
         }
     }
 
-    /// Takes in one vector.
+    /// Processes one vector.
     #[inline(always)]
     fn take_one<E: Extreme>(&mut self, x: V) {
         let x = E::of(x);
@@ -145,12 +145,12 @@ impl<V: Vector> Scan<V> {
 
 /// The best of each lane, and the mask of lanes without NaN.
 ///
-/// To look at an element twice does no harm: what stands before the first aligned vector is read with the vector that
-/// begins the slice (as [`unaligned`] says, straddled cache lines cost a second access), what is left at the end with the
-/// vectors that end it.
+/// Scanning an element twice does no harm: the elements before the first aligned vector are read with the unaligned
+/// vector at the beginning (as [`unaligned`] says, straddled cache lines cost a second access), the remaining ones with
+/// the vectors that end the slice.
 ///
 /// # Safety
-/// The instruction set is there; `x` is good for reading `n` f32.
+/// The instruction set is available; `x` is readable for `n` f32.
 #[inline(always)]
 unsafe fn scan<V: Vector, E: Extreme>(x: *const f32, n: usize) -> (V, V::Mask) {
     let step = BESTS * V::LANES;
@@ -190,14 +190,14 @@ unsafe fn scan<V: Vector, E: Extreme>(x: *const f32, n: usize) -> (V, V::Mask) {
 /// Whether any element has these bits.
 #[inline(always)]
 fn contains(x: &[f32], bits: u32) -> bool {
-    // A block is folded without branches, which the compiler turns into vectors.
+    // A block is folded without branches, which the compiler vectorises.
     x.chunks(1024).any(|c| c.iter().fold(false, |any, v| any | (v.to_bits() == bits)))
 }
 
 /// The best of a slice: NaN if any is NaN.
 ///
 /// # Safety
-/// The instruction set is there.
+/// The instruction set is available.
 #[inline(always)]
 pub(super) unsafe fn best<V: Vector, E: Extreme>(x: &[f32]) -> f32 {
     // SAFETY: the pointer and the length are those of the slice.
@@ -230,19 +230,19 @@ impl<E: Extreme> Kernel for Best<'_, E> {
     }
 }
 
-/// Elements below which folding the registers at the end takes longer than the loop. On an AVX-512 Xeon, AVX2 takes 0.85 to
-/// 0.95 of the time of AVX-512 on 64 to 300 elements, and 1.1 of it on 1000.
+/// Elements below which folding the registers at the end takes longer than the loop. On an AVX-512 Xeon, AVX2 takes
+/// 0.85 to 0.95 of the time of AVX-512 for 64 to 300 elements, and 1.1 of it for 1000.
 const SHORT: usize = 512;
 
-/// The instruction set for this many elements; available where `isa` is.
+/// The instruction set for this many elements; it is available if `isa` is.
 fn fitting(isa: Isa, n: usize) -> Isa {
     if n < SHORT { isa.halved() } else { isa }
 }
 
 /// The best of a slice: NaN if any is NaN.
-#[inline(never)] // the function that chooses a reduction stays short, which short slices gain from
+#[inline(never)] // keeps the function that chooses a reduction short, which makes short slices faster
 pub(super) fn extreme<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> f32 {
-    // SAFETY: the instruction set is that of a `Simd`, or one that is available where that is.
+    // SAFETY: the instruction set is that of a `Simd`, or one that is available if that is.
     let run = |x: &[f32]| unsafe { dispatch(fitting(simd.isa(), x.len()), Best(e, x)) };
     if simd.threads() == 1 || x.len() < super::PARALLEL {
         return run(x);
@@ -252,7 +252,7 @@ pub(super) fn extreme<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> f32 {
     best
 }
 
-/// Where a slice has its best, and what it is.
+/// The position of the best value of a slice, and the value.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     /// The first NaN, or the first of the best.
@@ -261,10 +261,10 @@ pub(super) struct Place {
     pub value: f32,
 }
 
-/// The first position that `is` holds for; `n` if it holds for no position. What is beyond the end counts as `fill`.
+/// The first position for which `is` holds, or `n`. Elements beyond the end count as `fill`.
 ///
 /// # Safety
-/// The instruction set is there; `x` is good for reading `n` f32.
+/// The instruction set is available; `x` is readable for `n` f32.
 #[inline(always)]
 unsafe fn find<V: Vector>(x: *const f32, n: usize, fill: f32, is: impl Fn(V) -> V::Mask) -> usize {
     let mut i = 0;
@@ -290,19 +290,19 @@ unsafe fn find<V: Vector>(x: *const f32, n: usize, fill: f32, is: impl Fn(V) -> 
     n
 }
 
-/// The place of the best of a slice that is not empty.
+/// The position of the best value of a non-empty slice.
 ///
 /// # Safety
-/// The instruction set is there.
+/// The instruction set is available.
 #[inline(always)]
 pub(super) unsafe fn place<V: Vector, E: Extreme>(x: &[f32]) -> Place {
     let p = x.as_ptr();
-    // SAFETY: every access is inside of the slice.
+    // SAFETY: every access is inside the slice.
     unsafe {
         let mut value = E::WORST;
         let mut champion = V::splat(value);
         let every = V::bits(all(champion));
-        // The first block ends where an aligned one begins.
+        // The first block ends at the beginning of an aligned one.
         let first = BLOCK + unaligned::<V>(p);
         let mut block = 0..first.min(x.len());
         let mut next = block.clone();
@@ -319,7 +319,7 @@ pub(super) unsafe fn place<V: Vector, E: Extreme>(x: &[f32]) -> Place {
             }
             next = next.end..x.len().min(next.end + BLOCK);
         }
-        // Where nothing beats the worst, all are as bad as it is and the first of them is found.
+        // If nothing is better than the worst value, all elements equal it and the first of them is found.
         let at = block.start + find(p.add(block.start), block.len(), f32::NAN, |v: V| v.eq(champion));
         Place { at, value }
     }
@@ -337,9 +337,9 @@ impl<E: Extreme> Kernel for First<'_, E> {
     }
 }
 
-/// The position of the first NaN, or of the first of the best, in a slice that is not empty.
+/// The position of the first NaN, or of the first best value, in a non-empty slice.
 pub(super) fn position<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> usize {
-    // SAFETY: the instruction set is that of a `Simd`, or one that is available where that is.
+    // SAFETY: the instruction set is that of a `Simd`, or one that is available if that is.
     let run = |x: &[f32]| unsafe { dispatch(fitting(simd.isa(), x.len()), First(e, x)) };
     if simd.threads() == 1 || x.len() < super::PARALLEL {
         return run(x).at;
@@ -352,7 +352,7 @@ pub(super) fn position<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> usize {
     };
     in_parts(simd, x.len(), PART, Place { at: 0, value: 0.0 }, part, |places| {
         for place in places {
-            // The first NaN, or the first of the best of two values: the earlier of equals stays.
+            // The first NaN, or the first best of two values: the earlier of equal ones wins.
             if champion.is_none_or(|c| run(&[c.value, place.value]).at == 1) {
                 champion = Some(*place);
             }

@@ -22,11 +22,11 @@ use tree::{Elements, Factors, Magnitudes, Products, ScaledSquares, Squares, Term
 const PARALLEL: usize = 300_000;
 /// Elements of many short reductions that a thread takes at once.
 const SHARE: usize = 65_536;
-/// Columns that are reduced together: their subtrees stay in the second cache.
+/// Columns that are reduced together: their subtrees stay in the second-level cache.
 const CHUNK: usize = 512;
 
-/// Calls `part` with ranges of `size` of `n` elements on the threads, and `take` with its results in their order: a
-/// bounded number at a time, which start as `empty`.
+/// Calls `part` with ranges of `size` of `n` elements on the threads, and `take` with the results in order: a bounded
+/// number at a time, initialised with `empty`.
 fn in_parts<R: Copy>(
     simd: &Simd,
     n: usize,
@@ -36,7 +36,7 @@ fn in_parts<R: Copy>(
     mut take: impl FnMut(&[R]),
 ) {
     const ROUND: usize = 128;
-    // On the heap: results can be 256 bytes, and the thread that calls may have little stack.
+    // On the heap: results can be 256 bytes, and the calling thread may have a small stack.
     let mut results = vec![empty; n.div_ceil(size).min(ROUND)];
     for at in (0..n).step_by(ROUND * size) {
         let parts = (n - at).div_ceil(size).min(ROUND);
@@ -50,37 +50,37 @@ fn in_parts<R: Copy>(
     }
 }
 
-/// A reduction on one instruction set: over a slice, and over columns at once.
+/// A reduction on one instruction set: of a slice, and of many columns at once.
 trait Rule: Copy + Send + Sync {
-    /// What it gives.
+    /// The type of its result.
     type Out: Copy + Default;
 
-    /// Of nothing. Kernels are not asked for it: a masked load of no lane is legal at the address of an empty slice, but ends
-    /// the process in emulators that access memory all the same.
+    /// The result for no elements. Kernels are not called for it: a masked load of no lane is legal at the address of
+    /// an empty slice, but crashes in emulators that access the memory nevertheless.
     fn empty(self) -> Self::Out;
 
-    /// Of a whole slice that is not empty, with threads.
+    /// The result for a non-empty slice, computed with threads.
     fn whole(self, simd: &Simd, x: &[f32]) -> Self::Out;
 
-    /// Of a slice, inside of a kernel: the same bits as [`Rule::whole`].
+    /// The result for a slice inside a kernel, with the same bits as [`Rule::whole`].
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn row<V: Vector>(self, x: &[f32]) -> Self::Out;
 
-    /// Of each column.
+    /// The result for each column.
     ///
     /// # Safety
-    /// The instruction set is there; `m` describes readable memory; `out` is good for writing `m.columns` results.
+    /// The instruction set is available; `m` describes readable memory; `out` is writable for `m.columns` results.
     unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut Self::Out);
 }
 
-/// How a reduction runs: a [`Rule`], or one and what follows it.
+/// How a reduction runs: a [`Rule`], or one with a final step.
 trait Reducer: Copy {
     /// The type of the result.
     type Out;
 
-    /// Reduces a whole slice that is not empty.
+    /// Reduces a whole non-empty slice.
     fn slice(self, simd: &Simd, x: &[f32]) -> Self::Out;
 
     /// Reduces the middle one of three extents.
@@ -127,23 +127,23 @@ impl<T: Term> Rule for Total<T> {
     }
 }
 
-/// One NaN replaces all, whose signs differ between machines.
+/// Replaces any NaN by one NaN, because their signs differ between machines.
 #[inline(always)]
 fn one_nan(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { x }
 }
 
-/// [`one_nan`] of `n` results.
+/// Applies [`one_nan`] to `n` results.
 ///
 /// # Safety
-/// `out` is good for reading and writing `n` f32.
+/// `out` is readable and writable for `n` f32.
 #[inline(always)]
 unsafe fn one_nan_each(out: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts_mut(out, n) }.iter_mut().for_each(|x| *x = one_nan(*x));
 }
 
-/// The mean of `n` elements from their sum, in f64, because n may have more digits than f32.
+/// The mean of `n` elements from their sum, in f64, because f32 may not represent n.
 fn mean(sum: f32, n: usize) -> f32 {
     one_nan((f64::from(sum) / n as f64) as f32)
 }
@@ -165,29 +165,29 @@ impl Reducer for Mean {
     }
 }
 
-/// A power of two that brings a positive finite number close to 1. It is a normal number itself, so a subnormal number
-/// stays below 1.
+/// A power of two that scales a positive finite number close to 1. It is a normal number, so a subnormal number stays
+/// below 1.
 #[inline(always)]
 pub(crate) fn factor_to_one(x: f32) -> f32 {
     let exponent = ((x.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
     f32::from_bits(((127 - exponent) as u32) << 23)
 }
 
-/// The greatest absolute value of a slice, inside of a kernel; NaN if any is NaN.
+/// The maximum absolute value of a slice, inside a kernel; NaN if any is NaN.
 ///
 /// # Safety
-/// The instruction set is there.
+/// The instruction set is available.
 #[inline(always)]
 pub(crate) unsafe fn greatest_magnitude<V: Vector>(x: &[f32]) -> f32 {
     // SAFETY: the caller's contract.
     unsafe { extreme::best::<V, GreatestMagnitude>(x) }
 }
 
-/// The Euclidean norm from the sum of squares: the root where that kept its digits; elsewhere from the squares of the elements
-/// times a factor that brings the greatest of their magnitudes close to 1.
+/// The Euclidean norm from the sum of squares: its root if the sum is accurate; otherwise computed from the squares of
+/// elements scaled by a factor that brings the largest magnitude close to 1.
 #[inline(always)]
 fn norm_l2(squares: f32, greatest: impl FnOnce() -> f32, scaled_squares: impl FnOnce(f32) -> f32) -> f32 {
-    // Below this, squares that have vanished can matter.
+    // Below this, squares that underflowed can matter.
     const VANISHING: f32 = 1.0 / (1u128 << 80) as f32;
     if (VANISHING..=f32::MAX).contains(&squares) {
         return squares.sqrt();
@@ -226,7 +226,7 @@ impl Reducer for Euclidean {
         let (n, norms) = (out.len(), Shared::new(out.as_mut_ptr()));
         threads::for_each(n.div_ceil(CHUNK), threads, |part| {
             for i in part * CHUNK..n.min((part + 1) * CHUNK) {
-                // SAFETY: every part has results of its own.
+                // SAFETY: every part has its own results.
                 let norm = unsafe { &mut *norms.get().add(i) };
                 let elements = |reduce: &dyn Fn(&[f32]) -> f32| {
                     if inner == 1 {
@@ -276,14 +276,14 @@ impl<E: Extreme> Rule for Best<E> {
     }
 }
 
-/// Where the best stands.
+/// The position of the best value.
 #[derive(Clone, Copy)]
 struct Position<E>(E);
 
 impl<E: Extreme> Rule for Position<E> {
     type Out = u32;
 
-    /// The shape rule has refused it.
+    /// The shape rule refuses it.
     fn empty(self) -> u32 {
         0
     }
@@ -305,7 +305,7 @@ impl<E: Extreme> Rule for Position<E> {
 /// Rows of a matrix, each reduced to one result.
 ///
 /// # Safety
-/// `out` is good for writing one result for each of the rows.
+/// `out` is writable for one result for each of the rows.
 struct Rows<'a, R: Rule> {
     rule: R,
     x: &'a [f32],
@@ -347,7 +347,7 @@ fn slice<R: Rule>(simd: &Simd, rule: R, x: &[f32]) -> R::Out {
     if threads::THERE {
         return rule.whole(simd, x);
     }
-    // One row, for which there is a kernel already.
+    // Uses the existing kernel for rows.
     let mut out = R::Out::default();
     // SAFETY: a `Simd` exists only for an available instruction set; there is one result for the one row.
     unsafe { dispatch(simd.isa(), Rows { rule, x, row: x.len(), rows: 1, out: &mut out }) };
@@ -396,14 +396,14 @@ fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usiz
                 let m = Columns { x, rows: along, stride: inner, columns };
                 // SAFETY: every unit writes the results of its own columns.
                 let out = unsafe { shared.get().add(o * inner + c) };
-                // SAFETY: as above; the matrix lies inside of the data.
+                // SAFETY: as above; the matrix is inside the data.
                 unsafe { dispatch(simd.isa(), Block(rule, m, &mut *scratch, out)) };
             }
         });
     });
 }
 
-/// Dispatches each reduction to what runs it. A row is a reduction and its [`Reducer`].
+/// Dispatches each reduction to its implementation. A row is a reduction and its [`Reducer`].
 macro_rules! reducers {
     (values { $($value:ident = $reducer:expr;)* } indices { $($index:ident = $position:expr;)* }) => {
         impl Execute for Reduce {
@@ -419,8 +419,8 @@ macro_rules! reducers {
             }
         }
 
-        /// Reduces a whole slice that is not empty to a value, if the reduction gives one. A slice has a sound shape: nothing
-        /// is left to check, which short slices gain from.
+        /// Reduces a whole non-empty slice to a value, if the reduction gives one. A slice always has a valid shape, so
+        /// nothing is checked, which makes short slices faster.
         pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
             match reduction {
                 $(Reduction::$value => Some(Reducer::slice($reducer, simd, x)),)*
@@ -428,8 +428,8 @@ macro_rules! reducers {
             }
         }
 
-        /// Reduces a whole slice to an index, if the reduction gives one and there is an element to point at, whose index
-        /// has a u32.
+        /// Reduces a whole slice to an index, if the reduction gives one and there are elements whose indices fit a
+        /// u32.
         pub(crate) fn whole_index(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<u32> {
             if x.is_empty() || u32::try_from(x.len()).is_err() {
                 return None;
@@ -467,7 +467,7 @@ impl Execute for Dot {
     }
 }
 
-/// The inner product of slices of one length that are not empty.
+/// The inner product of non-empty slices of equal length.
 pub(crate) fn dot(simd: &Simd, a: &[f32], b: &[f32]) -> f32 {
     tree::total(simd, Products, a, b)
 }

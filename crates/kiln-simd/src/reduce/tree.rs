@@ -21,34 +21,35 @@ use crate::vector::{Kernel, Vector, dispatch, unaligned};
 
 /// Virtual lanes of the tree.
 const LANES: usize = 64;
-/// Columns of the rows of a leaf: even and odd groups of lanes, so that wide registers have enough sums in flight.
+/// Columns of the rows of a leaf: even and odd groups of lanes, so that wide registers have enough independent sums.
 const ROW: usize = 2 * LANES;
-/// Elements of a leaf: 16 rows. Longer leaves would spare some of the tree, but a million equal terms then miss 1e-7.
+/// Elements of a leaf: 16 rows. Longer leaves would save a part of the tree, but a million equal terms would then
+/// exceed 1e-7.
 pub(super) const LEAF: usize = 16 * ROW;
-/// Leaves that a thread takes at once: a subtree of its own, because it is a power of two.
+/// Leaves that a thread takes at once: a power of two, so that they form a subtree.
 const PART: usize = 32 * LEAF;
 /// Levels of the tree of the longest slice: it has `isize::MAX` bytes, so fewer than two to this power of leaves.
 const LEVELS: usize = (usize::BITS - 3 - LEAF.ilog2()) as usize + 1;
 /// Levels of the tree of a [`PART`].
 const PART_LEVELS: usize = (PART / LEAF).ilog2() as usize + 1;
-/// Levels that are kept on the stack. All of them are 13 KiB where addresses have 64 bits, and threads of a host program may
-/// have 32 KiB in all: there longer slices than a [`PART`] keep theirs in scratch memory.
+/// Levels that are kept on the stack. All levels are 13 KiB with 64-bit addresses, and threads of a host program may
+/// have a stack of only 32 KiB: with these, slices longer than a [`PART`] keep their levels in scratch memory.
 const STACK_LEVELS: usize = if cfg!(target_pointer_width = "64") { PART_LEVELS } else { LEVELS };
 
-/// Whether a slice of one leaf takes a fast path, which has no levels of the tree. WebAssembly enters these for nothing, and
-/// there the fast path would be as many bytes again.
+/// Whether a slice of one leaf takes a fast path without levels of the tree. On WebAssembly using the levels costs
+/// nothing, and the fast path would double the code.
 const SHORT_WAY: bool = cfg!(not(target_family = "wasm"));
 
 /// One sum for each virtual lane.
 pub(super) type Lanes = [f32; LANES];
 
-/// What is added up, and how.
+/// The terms to sum, and how to combine them.
 pub(super) trait Term: Copy + Send + Sync {
-    /// Terms whose sums combine alike: what is left to do once there are sums is compiled for these alone.
+    /// Terms whose sums combine in the same way: the steps after summing are compiled only for these.
     type Alike: Term;
-    /// The sum of nothing.
+    /// The sum of no terms.
     const EMPTY: f32 = 0.0;
-    /// An element whose term changes no sum: stands beyond the end.
+    /// A padding element whose term changes no sum.
     const PAD: f32 = 0.0;
     /// Whether the term has a second operand.
     const BINARY: bool = false;
@@ -56,7 +57,7 @@ pub(super) trait Term: Copy + Send + Sync {
     /// The term of an element of each operand.
     fn term<V: Vector>(self, x: V, y: V) -> V;
 
-    /// Two sums in one.
+    /// Combines two sums.
     #[inline(always)]
     fn combine<V: Vector>(a: V, b: V) -> V {
         a + b
@@ -146,17 +147,18 @@ impl Term for Products {
     }
 }
 
-/// Registers that hold sums: with the 16 registers of most instruction sets, half of them are left for the operands.
+/// Registers that hold sums: half of the 16 registers of most instruction sets, which leaves the others for the
+/// operands.
 const SUMS: usize = 8;
 
-/// Adds the sums of at most [`LEAF`] elements, `head` of them before the first aligned vector, to complete
-/// subtrees: the first `merges` of `levels`. Writes the sum of all to the level that follows them.
+/// Adds the sums of at most [`LEAF`] elements, the first `head` of them before the first aligned vector, to complete
+/// subtrees: the first `merges` of `levels`. Writes the total to the level that follows them.
 ///
-/// The lanes are turned by `head` places; all leaves of a slice have the same `head`.
+/// The lanes are rotated by `head` positions; all leaves of a slice have the same `head`.
 ///
 /// # Safety
-/// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32; `levels` is good for
-/// reading `merges` and for writing one more.
+/// The instruction set is available; `x`, and `y` of a binary term, are readable for `n` f32; `levels` is readable for
+/// `merges` and writable for one more.
 #[inline(always)]
 unsafe fn leaf<V: Vector, T: Term>(
     t: T,
@@ -170,8 +172,8 @@ unsafe fn leaf<V: Vector, T: Term>(
     let before = head.min(n);
     let (rows, rest) = ((n - before) / ROW, (n - before) % ROW);
     let width = SUMS * V::LANES;
-    // SAFETY: the head, full rows and the first `rest` columns of one more are inside of the operands; a sweep over
-    // `width` columns, which divides a row, loads and stores inside of the lanes.
+    // SAFETY: the head, full rows and the first `rest` columns of one more are inside the operands; a sweep over
+    // `width` columns, which divides a row, loads and stores inside the lanes.
     unsafe {
         let operands = |at: usize, skip: usize, n: usize| {
             let x = V::load_within(x.wrapping_add(at), skip, n, T::PAD);
@@ -208,7 +210,7 @@ unsafe fn leaf<V: Vector, T: Term>(
                     *sum = T::combine(*sum, t.term(x, y));
                 }
             }
-            // To load a part of a vector is many instructions elsewhere: they are there once.
+            // A partial load takes many instructions on these instruction sets, so its code exists only once.
             if const { !V::MASKED } {
                 let left = rest.saturating_sub(column).min(width);
                 let (whole, part) = (left / V::LANES, left % V::LANES);
@@ -222,7 +224,7 @@ unsafe fn leaf<V: Vector, T: Term>(
                     }
                 }
             }
-            // The second half of a row goes upon the first, which is in registers or has been stored.
+            // The second half of a row is added to the first, which is in registers or has been stored.
             let level = |level: usize, k: usize| levels.add(level).cast::<f32>().add((column + k * V::LANES) % LANES);
             let (count, second) = if width == ROW { (SUMS / 2, true) } else { (SUMS, column >= LANES) };
             for k in 0..count {
@@ -245,7 +247,7 @@ unsafe fn leaf<V: Vector, T: Term>(
     }
 }
 
-/// Subtrees of the leaves so far: level `l` is taken where bit `l` of the count is set.
+/// Subtrees of the leaves so far: level `l` is used if bit `l` of the count is set.
 struct Counter {
     levels: *mut Lanes,
     count: usize,
@@ -253,24 +255,24 @@ struct Counter {
 
 impl Counter {
     /// # Safety
-    /// `levels` is good for reading and writing as many levels as the leaves, or parts, that are counted need.
+    /// `levels` is readable and writable for the levels that the counted leaves, or parts, need.
     #[inline(always)]
     unsafe fn new(levels: *mut Lanes) -> Self {
         Self { levels, count: 0 }
     }
 
-    /// The levels, and how many at their bottom are complete with the next subtree.
+    /// The levels, and how many at their bottom the next subtree completes.
     #[inline(always)]
     fn next(&self) -> (*mut Lanes, usize) {
         (self.levels, self.count.trailing_ones() as usize)
     }
 
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     #[inline(always)]
     unsafe fn push<V: Vector, T: Term>(&mut self, mut lanes: Lanes) {
         let (levels, merges) = self.next();
-        // SAFETY: the bits of the count say that the levels below were written.
+        // SAFETY: the set bits of the count show that the levels below were written.
         unsafe {
             for level in 0..merges {
                 combine::<V, T>(&*levels.add(level), &mut lanes);
@@ -281,13 +283,13 @@ impl Counter {
     }
 
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     #[inline(always)]
     unsafe fn fold<V: Vector, T: Term>(&self) -> Lanes {
         let mut lanes: Option<Lanes> = None;
         let mut left = self.count;
         while left > 0 {
-            // SAFETY: the bit of the count says that the level was written.
+            // SAFETY: the set bit of the count shows that the level was written.
             let subtree = unsafe { &*self.levels.add(left.trailing_zeros() as usize) };
             left &= left - 1;
             match &mut lanes {
@@ -303,7 +305,7 @@ impl Counter {
 /// `right = left + right`, lane by lane.
 ///
 /// # Safety
-/// The instruction set is there.
+/// The instruction set is available.
 #[inline(always)]
 unsafe fn combine<V: Vector, T: Term>(left: &Lanes, right: &mut Lanes) {
     for i in (0..LANES).step_by(V::LANES) {
@@ -315,16 +317,16 @@ unsafe fn combine<V: Vector, T: Term>(left: &Lanes, right: &mut Lanes) {
     }
 }
 
-/// The lanes in one, upper half to lower half, which pairs lanes of one distance in a ring: they may be turned. One NaN
-/// replaces all, whose signs differ between machines.
+/// The sum of the lanes, upper half onto lower half, which pairs lanes at one distance in a ring, so that the lanes may
+/// be rotated. Replaces any NaN by one NaN, because their signs differ between machines.
 ///
 /// # Safety
-/// The instruction set is there.
+/// The instruction set is available.
 #[inline(always)]
 unsafe fn across<V: Vector, T: Term>(mut lanes: Lanes) -> f32 {
     let p = lanes.as_mut_ptr();
     let mut n = LANES;
-    // SAFETY: every access is inside of the lanes.
+    // SAFETY: every access is inside the lanes.
     let value = unsafe {
         while n > V::LANES {
             n /= 2;
@@ -349,13 +351,13 @@ unsafe fn single<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usiz
     lanes
 }
 
-/// The lanes of a slice, turned as [`leaf`] says.
+/// The lanes of a slice, rotated as [`leaf`] says.
 ///
 /// # Safety
-/// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32.
+/// The instruction set is available; `x`, and `y` of a binary term, are readable for `n` f32.
 #[inline(always)]
 unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
-    // SAFETY: the caller's contract; leaves lie inside of n, and a slice of a part at most has the levels on the stack.
+    // SAFETY: the caller's contract; leaves are inside n, and a slice of at most a part has the levels on the stack.
     unsafe {
         let mut near = [const { MaybeUninit::<Lanes>::uninit() }; STACK_LEVELS];
         let mut far = (STACK_LEVELS < LEVELS && n > PART).then(|| Workspace::take(LEVELS * LANES));
@@ -376,7 +378,7 @@ unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize
 /// The sum of the terms of a slice, inside of a kernel.
 ///
 /// # Safety
-/// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32.
+/// The instruction set is available; `x`, and `y` of a binary term, are readable for `n` f32.
 #[inline(always)]
 pub(super) unsafe fn sum<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> f32 {
     // SAFETY: the caller's contract.
@@ -396,7 +398,7 @@ impl<T: Term> Kernel for Single<'_, T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> f32 {
-        // SAFETY: the slices are equally long where the term is binary.
+        // SAFETY: the slices have equal lengths if the term is binary.
         unsafe { across::<V, T>(single::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len().min(LEAF))) }
     }
 }
@@ -409,7 +411,7 @@ impl<T: Term> Kernel for Part<'_, T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> Lanes {
-        // SAFETY: the slices are equally long where the term is binary.
+        // SAFETY: the slices have equal lengths if the term is binary.
         unsafe { lanes::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len()) }
     }
 }
@@ -427,7 +429,7 @@ impl<T: Term> Kernel for Across<T> {
     }
 }
 
-/// Combines the sums of parts that follow those in the counter; the last call gives the sum of all.
+/// Combines the sums of parts that follow those in the counter; the last call returns the total.
 struct Merge<'a, T>(&'a mut Counter, &'a [Lanes], PhantomData<T>);
 
 impl<T: Term> Kernel for Merge<'_, T> {
@@ -445,9 +447,9 @@ impl<T: Term> Kernel for Merge<'_, T> {
     }
 }
 
-/// The sum of the terms of a slice; `y` is as long as `x` where the term is binary, and not looked at elsewhere.
+/// The sum of the terms of a slice; `y` is as long as `x` if the term is binary, and unused otherwise.
 ///
-/// Short slices go their own way where [`SHORT_WAY`].
+/// Short slices take the fast path if [`SHORT_WAY`].
 #[inline]
 pub(super) fn total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
     if !SHORT_WAY || x.len() > LEAF {
@@ -470,7 +472,7 @@ fn long_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
 #[inline(never)]
 fn shared_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
     let mut levels = Workspace::take(LEVELS * LANES);
-    // SAFETY: the levels are for leaves, of which there are more than parts.
+    // SAFETY: there are levels for all leaves, which are more than the parts.
     let mut counter = unsafe { Counter::new(levels.as_mut_ptr().cast()) };
     let mut value = T::EMPTY;
     let part = |part: std::ops::Range<usize>| {
@@ -479,7 +481,7 @@ fn shared_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
         unsafe { dispatch(simd.isa(), Part(t, &x[part], y)) }
     };
     in_parts(simd, x.len(), PART, [0.0; LANES], part, |sums| {
-        // SAFETY: as above. Parts are whole cache lines, so that their lanes are turned alike.
+        // SAFETY: as above. Parts are whole cache lines, so that their lanes are rotated equally.
         value = unsafe { dispatch(simd.isa(), Merge::<T::Alike>(&mut counter, sums, PhantomData)) };
     });
     value

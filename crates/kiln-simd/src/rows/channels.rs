@@ -8,15 +8,15 @@ use crate::simd::{Execute, Simd, f32s};
 use crate::threads::Shared;
 use crate::vector::{PlainKernel, dispatch_plain};
 
-/// What every channel is shifted and scaled by: `(x - mean) scale + shift`.
+/// The shift and scale of every channel: `(x - mean) scale + shift`.
 struct Channels<'a> {
     mean: &'a [f32],
     scale: &'a [f32],
     shift: &'a [f32],
 }
 
-/// Some planes, one for each pair of an outer index and a channel, from plane `first` on. Without operand the result is transformed
-/// in place.
+/// Some planes, one for each pair of an outer index and a channel, beginning with plane `first`. Without an operand the
+/// result is transformed in place.
 struct Planes<'a> {
     channels: &'a Channels<'a>,
     first: usize,
@@ -32,7 +32,7 @@ impl PlainKernel for Planes<'_> {
     fn run(self) {
         let Self { channels: Channels { mean, scale, shift }, first, plane, x, out } = self;
         if plane == 1 {
-            // Rows of one element for each channel, from any channel on.
+            // Rows of one element for each channel, beginning at any channel.
             let mut from = 0;
             while from < out.len() {
                 let channel = (first + from) % mean.len();
@@ -68,7 +68,7 @@ impl Channels<'_> {
         let out = Shared::new(out.as_mut_ptr());
         for_rows(simd, outer * channels, plane, |first, planes| {
             let elements = first * plane..(first + planes) * plane;
-            // SAFETY: every part has planes of its own, all of them within the result.
+            // SAFETY: every part has its own planes, all inside the result.
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(elements.start), elements.len()) };
             let planes = Planes { channels: self, first, plane, x: x.map(|x| &x[elements]), out };
             // SAFETY: a `Simd` exists only for an available instruction set.
@@ -100,7 +100,7 @@ impl Execute for GroupNorm {
         if extents.contains(&0) {
             return Ok(());
         }
-        // Groups are rows, which are normalised; then each channel is scaled and shifted.
+        // Groups are rows, which are normalised first; then each channel is scaled and shifted.
         let row = channels / self.groups * plane;
         let (mut ones, shift) = (zeros::<f32>(row)?, zeros::<f32>(row.max(channels))?);
         ones.fill(1.0);

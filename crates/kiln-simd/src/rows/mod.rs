@@ -15,7 +15,7 @@ const SHARE: usize = 16_384;
 /// Elements of a row above which several threads share it.
 const LONG: usize = 131_072;
 
-/// Calls `f` with ranges of rows, on several threads where there is enough work.
+/// Calls `f` with ranges of rows, on several threads if there is enough work.
 fn for_rows(simd: &Simd, rows: usize, columns: usize, f: impl Fn(usize, usize) + Sync) {
     let threads = if rows * columns < PARALLEL { 1 } else { simd.threads() };
     let group = if threads == 1 { rows.max(1) } else { (SHARE / columns.max(1)).max(1) };

@@ -18,24 +18,24 @@ use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
-/// Vectors whose sums are in flight.
+/// Number of independent vectors of sums.
 const SUMS: usize = 4;
 /// Steps of a running sum before it is added in f64.
 const STEPS: usize = 32;
-/// Steps of a running sum before it is added to one of few terms: each step rounds, and the bounds count them.
+/// Steps of a running sum before it is added to one of few terms: each step rounds, and the bounds count the steps.
 const FEW_STEPS: usize = 8;
 /// Elements of a part of a long row: whole blocks on every instruction set.
 const PART: usize = 32_768;
-/// A mean square below this may have lost squares that vanished.
+/// A smaller mean square may have lost squares to underflow.
 const VANISHING: f64 = 1.0 / (1u128 << 80) as f64;
 
-/// Of a number, (2^-20)^2.
+/// (2^-20)² relative to a number.
 const FEW_ULP_SQUARED: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// The sums over a row of `N` values that `f` gives for each element; beyond the end stands `pad`.
+/// The sums over a row of `N` values that `f` computes for each element; the row is padded with `pad`.
 ///
 /// # Safety
-/// The instruction set is there; `x` is good for reading `n` f32.
+/// The instruction set is available; `x` is readable for `n` f32.
 #[inline(always)]
 unsafe fn sums<V: Vector, const N: usize>(
     x: *const f32,
@@ -49,7 +49,7 @@ unsafe fn sums<V: Vector, const N: usize>(
     }
     let mut totals = [0.0; N];
     for from in (0..n).step_by(PART) {
-        // SAFETY: the part lies inside of n.
+        // SAFETY: the part is inside n.
         let part = unsafe { part_sums::<V, N>(x.add(from), PART.min(n - from), pad, &f) };
         for (total, part) in totals.iter_mut().zip(part) {
             *total += part;
@@ -72,7 +72,7 @@ unsafe fn part_sums<V: Vector, const N: usize>(
     let block = STEPS * SUMS * V::LANES;
     let mut totals = [0.0; N];
     let mut at = 0;
-    // SAFETY: every access is inside of n.
+    // SAFETY: every access is inside n.
     unsafe {
         while at < n {
             let end = n.min(at + block);
@@ -86,7 +86,7 @@ unsafe fn part_sums<V: Vector, const N: usize>(
                     }
                     at += SUMS * V::LANES;
                 }
-                // By index: iterators over both dimensions would keep the sums of the loop above in memory.
+                // By index, because iterators over both dimensions would keep the sums of the loop above in memory.
                 for s in 0..SUMS {
                     for k in 0..N {
                         sums[s][k] = sums[s][k] + few[s][k];
@@ -108,14 +108,14 @@ unsafe fn part_sums<V: Vector, const N: usize>(
     totals
 }
 
-/// Which normalisation, and its operands beside the rows.
+/// The kind of normalisation, and its operands in addition to the rows.
 #[derive(Clone, Copy)]
 enum Norm<'a> {
     Layer { gamma: &'a [f32], beta: &'a [f32] },
     Rms { gamma: &'a [f32] },
 }
 
-/// What is subtracted from the elements of a row (first as it is, then scaled) and what they are multiplied by.
+/// The shift of a row's elements (first by `center`, then, after scaling, by `shift`), and their scale.
 #[derive(Clone, Copy)]
 struct Transform {
     center: f32,
@@ -123,8 +123,7 @@ struct Transform {
     shift: f32,
 }
 
-/// What is known of a row: the sums of the differences from a center (0 for RMS normalisation) and of their squares,
-/// divided by their number.
+/// Means over a row: of the differences from a center (0 for RMS normalisation), and of their squares.
 #[derive(Clone, Copy)]
 struct Moments {
     center: f32,
@@ -135,22 +134,22 @@ struct Moments {
 impl Moments {
     #[inline(always)]
     fn new(center: f32, [differences, squares]: [f64; 2], n: usize) -> Self {
-        // Divisions are slow, and the differences that RMS normalisation does not need are known to be 0.
+        // Avoids a slow division for RMS normalisation, whose differences are 0.
         let difference = if differences == 0.0 { 0.0 } else { differences / n as f64 };
         Self { center, difference, square: squares / n as f64 }
     }
 
-    /// A center from which the moments have to be taken again.
+    /// A center from which the moments have to be computed again.
     #[inline(always)]
     fn better_center(self) -> Option<f32> {
         let next = (f64::from(self.center) + self.difference) as f32;
-        // Less than half of the mean square is due to the center: the difference below keeps its digits.
+        // Less than half of the mean square is due to the center, so the difference below is accurate.
         let fine = 2.0 * self.difference * self.difference <= self.square || next == self.center || next.is_nan();
         (!fine).then_some(next)
     }
 
-    /// The transform of a row; unless the row is surely not constant and its squares have neither overflowed nor may
-    /// have vanished: then it is wrong.
+    /// The transform of a row, and whether it is reliable: the row is certainly not constant, and its squares have
+    /// neither overflowed nor underflowed.
     #[inline(always)]
     fn transform(self, norm: Norm<'_>, eps: f64) -> (Transform, bool) {
         let holds = |square: f64| (VANISHING..f64::INFINITY).contains(&square);
@@ -163,23 +162,23 @@ impl Moments {
         let square = if variance < 0.0 { 0.0 } else { variance } + eps;
         let scale = 1.0 / square.sqrt();
         let shift = (-self.difference * scale) as f32;
-        // A spread of a few units in the last place of the mean may be none at all.
+        // A spread of a few units in the last place of the mean may really be zero.
         let spread = self.square > f64::from(self.center) * f64::from(self.center) * FEW_ULP_SQUARED;
         let right = spread && holds(square);
         (Transform { center: self.center, scale: scale as f32, shift }, right)
     }
 }
 
-/// Passes over a row after which its moments are taken as they are.
+/// Maximum passes to compute the moments of a row.
 const PASSES: usize = 3;
 
 impl Norm<'_> {
-    /// The center that the first pass takes differences from. The mean of the first elements is within a fraction of the
-    /// spread for most rows, and the differences from it tell. Where it is not, their mean gives a center that is right but
-    /// for its rounding.
+    /// The center of the differences in the first pass. The mean of the first elements is within a fraction of the
+    /// spread for most rows, and the mean difference from it shows whether it is. If not, that mean gives a center that
+    /// is correct except for its rounding.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading `n` f32.
+    /// The instruction set is available; `x` is readable for `n` f32.
     #[inline(always)]
     unsafe fn first_center<V: Vector>(self, x: *const f32, n: usize) -> f32 {
         if let Self::Rms { .. } = self {
@@ -190,10 +189,10 @@ impl Norm<'_> {
         unsafe { V::load_first(x, few).across(|a, b| a + b) / few as f32 }
     }
 
-    /// The sums of the differences of elements from a center, where they are needed, and of their squares.
+    /// The sums of the differences of elements from a center, if they are needed, and of their squares.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading `n` f32.
+    /// The instruction set is available; `x` is readable for `n` f32.
     #[inline(always)]
     unsafe fn sums<V: Vector>(self, x: *const f32, n: usize, center: f32) -> [f64; 2] {
         // SAFETY: the caller's contract.
@@ -213,7 +212,7 @@ impl Norm<'_> {
     /// The moments of a row.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading `n` f32.
+    /// The instruction set is available; `x` is readable for `n` f32.
     #[inline(always)]
     unsafe fn measure<V: Vector>(self, x: *const f32, n: usize) -> Moments {
         // SAFETY: the caller's contract.
@@ -234,7 +233,7 @@ impl Norm<'_> {
     /// Applies the transform to a row.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading, `out` for writing `n` f32, the length of the operands.
+    /// The instruction set is available; `x` is readable and `out` writable for `n` f32, the length of the operands.
     #[inline(always)]
     unsafe fn apply<V: Vector>(self, x: *const f32, out: *mut f32, n: usize, t: Transform) {
         // SAFETY: the caller's contract.
@@ -257,7 +256,8 @@ impl Norm<'_> {
                 }
                 Self::Rms { gamma } => {
                     let gamma = gamma.as_ptr();
-                    // The factor first: were the element scaled first, a small one would be rounded twice.
+                    // Multiplies the factors first: if the element were scaled first, a small one would be rounded
+                    // twice.
                     let value = |x: V, gamma: V| x * (scale * gamma);
                     let mut i = 0;
                     while i + V::LANES <= n {
@@ -274,7 +274,7 @@ impl Norm<'_> {
         }
     }
 
-    /// A row that may be constant, or whose squares overflow or vanish: scaled by a power of two, which changes no digit.
+    /// A row that may be constant, or whose squares overflow or underflow: scaled by a power of two, which is exact.
     ///
     /// # Safety
     /// The conditions of [`Norm::apply`] hold.
@@ -288,12 +288,12 @@ impl Norm<'_> {
                 return self.apply::<V>(x, out, n, t);
             }
             if matches!(self, Self::Layer { .. }) && row.iter().all(|&v| v == row[0]) {
-                // Without this, rounding would decide what a variance of 0 is.
+                // Otherwise rounding would decide the sign of a variance of 0.
                 let t = Transform { center: row[0], scale: (1.0 / eps.sqrt()) as f32, shift: 0.0 };
                 return self.apply::<V>(x, out, n, t);
             }
             let factor = factor_to_one(greatest);
-            // Not through a closure: that would be compiled without the features of the instruction set.
+            // Not in a closure, which would be compiled without the features of the instruction set.
             let mut memory = Workspace::take(n);
             let scaled = std::slice::from_raw_parts_mut(memory.as_mut_ptr(), n);
             scaled.iter_mut().zip(row).for_each(|(s, v)| *s = v * factor);
@@ -302,7 +302,7 @@ impl Norm<'_> {
             let Self::Rms { gamma } = self else {
                 return self.apply::<V>(scaled.as_ptr(), out, n, t);
             };
-            // An element that scaling made subnormal has lost digits, of which gamma may make much.
+            // An element that scaling made subnormal has lost digits, which gamma may amplify.
             let scale = f64::from(factor) * f64::from(t.scale);
             for (i, (&v, &gamma)) in row.iter().zip(gamma).enumerate() {
                 out.add(i).write((f64::from(v) * scale * f64::from(gamma)) as f32);
@@ -314,7 +314,7 @@ impl Norm<'_> {
 /// Rows to be normalised.
 ///
 /// # Safety
-/// `x` is good for reading, `out` for writing `rows * columns` f32; the operands are as long as a row.
+/// `x` is readable and `out` writable for `rows * columns` f32; the operands are as long as a row.
 struct Rows<'a> {
     norm: Norm<'a>,
     eps: f64,
@@ -374,7 +374,7 @@ impl Kernel for PartSums<'_> {
 /// [`Norm::apply`] to a part of a row, with its part of the operands.
 ///
 /// # Safety
-/// The pointer is good for writing as many f32 as the slice has.
+/// The pointer is writable for as many f32 as the slice has.
 struct Apply<'a>(Norm<'a>, &'a [f32], *mut f32, Transform);
 
 impl Kernel for Apply<'_> {
@@ -393,7 +393,7 @@ fn long_row(simd: &Simd, norm: Norm<'_>, eps: f64, x: &[f32], out: &mut [f32]) {
     let parts = n.div_ceil(PART);
     let range = |part: usize| part * PART..n.min((part + 1) * PART);
     let sums = |center: f32| {
-        // Two f64 a part.
+        // Two f64 per part.
         scratch::with(4 * parts, |memory| {
             let found: &mut [[f64; 2]] = bytemuck::cast_slice_mut(memory);
             let shared = Shared::new(found.as_mut_ptr());

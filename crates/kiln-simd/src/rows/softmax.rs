@@ -15,19 +15,19 @@ use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
-/// Elements of a block: 8 KiB read and as many written.
+/// Elements of a block: 8 KiB read and 8 KiB written.
 const BLOCK: usize = 2048;
-/// Steps of a running sum: equal terms round it the same way in each of them.
+/// Steps of a running sum: equal terms are rounded in the same direction in each step.
 const STEPS: usize = 16;
-/// Running sums that are added as vectors, before their lanes are added in f64.
+/// Running sums that are added as vectors before their lanes are added in f64.
 const RUNS: usize = 4;
-/// Blocks that a thread takes at once of a single long row.
+/// Blocks of a single long row that a thread takes at once.
 const SHARE: usize = 8;
 
-/// The greatest of `n` elements; NaN is passed over, the exponentials will show it.
+/// The maximum of `n` elements; NaN is ignored here and appears in the exponentials.
 ///
 /// # Safety
-/// The instruction set is there; `x` is good for reading `n` f32.
+/// The instruction set is available; `x` is readable for `n` f32.
 #[inline(always)]
 unsafe fn greatest<V: Vector>(x: *const f32, n: usize) -> f32 {
     // SAFETY: every access is inside of n.
@@ -56,7 +56,7 @@ unsafe fn greatest<V: Vector>(x: *const f32, n: usize) -> f32 {
 /// The sum of `exp(x - m) * 2^64` over `n` elements, which are also stored in `out` if `STORE`.
 ///
 /// # Safety
-/// The instruction set is there; `x` is good for reading and, if `STORE`, `out` for writing `n` f32.
+/// The instruction set is available; `x` is readable and, if `STORE`, `out` writable for `n` f32.
 #[inline(always)]
 unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f32, n: usize, m: f32) -> f32 {
     let mut total = 0.0;
@@ -65,7 +65,7 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
     unsafe {
         let m = V::splat(m);
         while i < n {
-            // After as many steps the lanes are added in f64: narrow registers lose no more than wide ones.
+            // The lanes are added in f64 after this many steps, so that narrow registers are as accurate as wide ones.
             let end = n.min(i + 2 * STEPS * RUNS * V::LANES);
             let mut runs = V::splat(0.0);
             while i + 2 * V::LANES <= end {
@@ -85,7 +85,7 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
             }
             while i < end {
                 let left = V::LANES.min(end - i);
-                // Beyond the end stands -∞, whose exponential is too small to matter.
+                // Padding with -∞, whose exponential is too small to matter.
                 let v = if left == V::LANES {
                     V::load(x.add(i))
                 } else {
@@ -107,7 +107,7 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
 /// Applies `f` to `n` elements.
 ///
 /// # Safety
-/// The instruction set is there; `x` is good for reading, `out` for writing `n` f32; they may be the same.
+/// The instruction set is available; `x` is readable, `out` writable for `n` f32; they may be the same.
 #[inline(always)]
 unsafe fn map<V: Vector>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -> V) {
     // SAFETY: every access is inside of n.
@@ -128,7 +128,7 @@ unsafe fn map<V: Vector>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -
     }
 }
 
-/// The greatest element of a block, and the sum of the lifted exponentials relative to it.
+/// The maximum of a block, and the sum of the lifted exponentials relative to it.
 #[derive(Clone, Copy)]
 struct Block {
     greatest: f32,
@@ -144,14 +144,13 @@ unsafe fn first_pass<V: Vector, const STORE: bool>(x: *const f32, out: *mut f32,
     // SAFETY: the caller's contract.
     unsafe {
         let greatest = greatest::<V>(x, n);
-        // A block of -∞ (or of nothing but NaN and -∞) has no greatest element to subtract. Its sum is not used, but for
-        // the NaN in it.
+        // A block of -∞ (or of only NaN and -∞) has no maximum to subtract. Its sum is ignored unless it is NaN.
         let relative = if greatest == f32::NEG_INFINITY { 0.0 } else { greatest };
         Block { greatest, sum: exponentials::<V, STORE>(x, out, n, relative) }
     }
 }
 
-/// The greatest element of a row, and the sum of the lifted exponentials relative to it.
+/// The maximum of a row, and the sum of the lifted exponentials relative to it.
 fn join(blocks: impl Iterator<Item = Block> + Clone) -> (f32, f64) {
     let greatest = blocks.clone().fold(f32::NEG_INFINITY, |m, b| m.max(b.greatest));
     if greatest == f32::NEG_INFINITY {
@@ -161,7 +160,7 @@ fn join(blocks: impl Iterator<Item = Block> + Clone) -> (f32, f64) {
     (greatest, sum)
 }
 
-/// `exp(m - greatest)`, exactly 1 where they are equal, 0 for -∞, and NaN where both are +∞.
+/// `exp(m - greatest)`: exactly 1 if they are equal, 0 for -∞, and NaN if both are +∞.
 fn weight(m: f32, greatest: f32) -> f64 {
     if m == greatest && m.is_finite() { 1.0 } else { (f64::from(m) - f64::from(greatest)).exp() }
 }
@@ -169,8 +168,8 @@ fn weight(m: f32, greatest: f32) -> f64 {
 /// Rows of softmax, or of its logarithm.
 ///
 /// # Safety
-/// `x` is good for reading, `out` for writing `rows * columns` f32; where a row has more than one block, `blocks` is good for
-/// writing a pair for each.
+/// `x` is readable and `out` writable for `rows * columns` f32; if a row has more than one block, `blocks` is writable
+/// for a pair for each.
 struct Rows<const LOG: bool> {
     x: *const f32,
     out: *mut f32,
@@ -188,14 +187,14 @@ impl<const LOG: bool> Kernel for Rows<LOG> {
         for r in 0..self.rows {
             // SAFETY: the contract of `Rows`.
             let (x, out) = unsafe { (self.x.add(r * n), self.out.add(r * n)) };
-            // SAFETY: as above; blocks lie inside of the row.
+            // SAFETY: as above; blocks are inside the row.
             unsafe {
                 if n <= BLOCK {
                     let block = if LOG { first_pass::<V, false>(x, out, n) } else { first_pass::<V, true>(x, out, n) };
                     let sum = if block.greatest == f32::NEG_INFINITY { f32::NAN } else { block.sum };
                     second_pass::<V, LOG>(x, out, n, block.greatest, block.greatest, f64::from(sum));
                 } else {
-                    // Not in a closure: that would be compiled without the features of the instruction set.
+                    // Not in a closure, which would be compiled without the features of the instruction set.
                     let blocks = std::slice::from_raw_parts_mut(self.blocks, n.div_ceil(BLOCK));
                     for (b, block) in blocks.iter_mut().enumerate() {
                         *block = part::<V, LOG>(x, out, n, b);
@@ -220,7 +219,7 @@ impl<const LOG: bool> Kernel for Rows<LOG> {
 unsafe fn part<V: Vector, const LOG: bool>(x: *const f32, out: *mut f32, n: usize, b: usize) -> [f32; 2] {
     let at = b * BLOCK;
     let len = BLOCK.min(n - at);
-    // SAFETY: the caller's contract; the block lies inside of the row.
+    // SAFETY: the caller's contract; the block is inside the row.
     let block = unsafe {
         if LOG {
             first_pass::<V, false>(x.add(at), out.add(at), len)
@@ -261,7 +260,8 @@ unsafe fn second_pass<V: Vector, const LOG: bool>(
                 let factor = factor * lower;
                 map::<V>(out, out, n, |e| e * factor);
             } else {
-                // A small weight and the lift in one factor could vanish where their product with the element does not.
+                // The product of a small weight and the lift could underflow although their product with the element
+                // does not.
                 map::<V>(out, out, n, |e| e * factor * lower);
             }
         }
@@ -271,7 +271,8 @@ unsafe fn second_pass<V: Vector, const LOG: bool>(
 /// Blocks `from..to` of one long row: the first pass when `total` is `None`, else the second.
 ///
 /// # Safety
-/// The conditions of [`Rows`] hold for one row; `blocks` has a pair for every block, and no other thread touches those of this range.
+/// The conditions of [`Rows`] hold for one row; `blocks` has a pair for every block, and no other thread accesses those
+/// of this range.
 struct Stretch<const LOG: bool> {
     row: Rows<LOG>,
     from: usize,
@@ -325,7 +326,7 @@ fn execute<const LOG: bool>(simd: &Simd, x: &[f32], columns: usize, out: &mut [f
         });
         return;
     }
-    // A few long rows: threads share the blocks of each, with the same results.
+    // A few long rows: threads share the blocks of each row, with the same results.
     for (r, x) in x.chunks_exact(columns).enumerate() {
         let count = columns.div_ceil(BLOCK);
         scratch::with(2 * count, |blocks| {
@@ -334,7 +335,7 @@ fn execute<const LOG: bool>(simd: &Simd, x: &[f32], columns: usize, out: &mut [f
             let pass = |total: Option<(f32, f64)>| {
                 threads::for_each(count.div_ceil(SHARE), simd.threads(), |i| {
                     let (from, to) = (i * SHARE, count.min((i + 1) * SHARE));
-                    // SAFETY: the row lies inside of the output.
+                    // SAFETY: the row is inside the output.
                     let out = unsafe { shared.get().add(r * columns) };
                     let row = Rows::<LOG> { x: x.as_ptr(), out, blocks: pairs.get(), rows: 1, columns };
                     // SAFETY: every part has its own blocks; a `Simd` exists only for an available instruction set.

@@ -12,7 +12,7 @@ super::operators!(Avx2: Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _m
 
 macro_rules! call {
     ($e:expr) => {
-        // SAFETY: a value of this type exists or the caller vouches for it, so AVX2 and FMA are there.
+        // SAFETY: a value of this type exists or the caller guarantees it, so AVX2 and FMA are available.
         unsafe { $e }
     };
 }
@@ -21,10 +21,10 @@ macro_rules! call {
 static FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// # Safety
-/// AVX2 is there, and `n <= 8`.
+/// AVX2 is available, and `n <= 8`.
 #[inline(always)]
 unsafe fn first(n: usize) -> __m256i {
-    // SAFETY: the window lies inside of the array for n <= 8.
+    // SAFETY: the window is inside the array for n <= 8.
     unsafe { _mm256_loadu_si256(FIRST.as_ptr().add(8 - n).cast()) }
 }
 
@@ -32,8 +32,8 @@ impl Vector for Avx2 {
     const LANES: usize = 8;
     const FUSED: bool = true;
     const REGISTERS: usize = 16;
-    // On an EPYC (Zen 4), whose schedulers hold two or three formulas, that is 5 to 20 % for most functions, though registers
-    // are short: tanh alone loses 8 %.
+    // On an EPYC (Zen 4), whose schedulers hold two or three formulas, this gains 5 to 20 % for most functions,
+    // although registers are scarce: only tanh loses 8 %.
     const PAIRS: bool = true;
     type Mask = __m256;
 
@@ -48,12 +48,12 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        // SAFETY: the caller's contract; lanes beyond n are not accessed.
         Self(unsafe { _mm256_maskload_ps(p, first(n)) })
     }
     #[inline(always)]
     unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
-        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        // SAFETY: the caller's contract; lanes beyond n are not accessed.
         unsafe {
             let mask = first(n);
             let fill = _mm256_set1_ps(fill);
@@ -62,7 +62,7 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
-        // SAFETY: the caller's contract; lanes before `skip` and from `skip + n` on are not touched.
+        // SAFETY: the caller's contract; lanes before `skip` and from `skip + n` on are not accessed.
         unsafe {
             let mask = _mm256_andnot_si256(first(skip), first(skip + n));
             let lanes = _mm256_maskload_ps(p.wrapping_sub(skip), mask);
@@ -80,8 +80,8 @@ impl Vector for Avx2 {
             // SAFETY: the caller's contract.
             return unsafe { self.store(p) };
         }
-        // By halves: a masked store is some forty operations on processors of AMD, and takes 14 cycles.
-        // SAFETY: the caller's contract; what is stored before the place moves on is 4, 2 and 1 of the n elements.
+        // In halves: a masked store is some forty operations on AMD processors, and takes 14 cycles. SAFETY: the
+        // caller's contract; the parts are 4, 2 and 1 of the n elements, stored before the pointer advances.
         unsafe {
             let (mut lanes, mut p) = (_mm256_castps256_ps128(self.0), p);
             if n & 4 != 0 {
@@ -117,9 +117,8 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_columns(p: *const f32, stride: usize) -> [Self; MAX_LANES] {
-        // The last round of a transpose moves halves of registers, which loads do as well, and on more ports:
-        // u[4g + c] gets columns 4g .. 4g + 4 of rows c and c + 4.
-        // SAFETY: the caller's contract.
+        // The last round of a transpose moves halves of registers, which loads do as well, and on more ports: u[4g + c]
+        // gets columns 4g .. 4g + 4 of rows c and c + 4. SAFETY: the caller's contract.
         unsafe {
             macro_rules! turn {
                 ($($g:literal)*) => { [$({
@@ -147,7 +146,7 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
         let mut turned = square;
-        // Three rounds: vectors that stand 1, 2, 4 apart, in 32, 64 and 128-bit pieces.
+        // Three rounds with vectors 1, 2, 4 apart, in 32, 64 and 128-bit pieces.
         call!({
             macro_rules! round {
                 ($from:ident, $lo:expr, $hi:expr, $(($a:literal, $b:literal))*) => {
@@ -176,7 +175,7 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn unzip(a: Self, b: Self) -> (Self, Self) {
         call!({
-            // Within the halves first, which leaves the 64-bit pieces in the order 0, 2, 1, 3.
+            // First within the halves, which leaves the 64-bit pieces in the order 0, 2, 1, 3.
             let order = |v| _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(v)));
             let (even, odd) = (_mm256_shuffle_ps::<0x88>(a.0, b.0), _mm256_shuffle_ps::<0xdd>(a.0, b.0));
             (Self(order(even)), Self(order(odd)))
@@ -192,8 +191,8 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // Three and the number of lanes have no common factor, so what goes into a vector comes from as many lanes: all
-        // of it is brought into one vector, which is put in order at once.
+        // Three and the number of lanes are coprime, so the elements of a vector come from distinct lanes: they are
+        // blended into one vector, which is then permuted once.
         call!({
             let order = |v, start| Self(_mm256_permutevar8x32_ps(v, multiples(3, start)));
             let x = _mm256_blend_ps::<0x24>(_mm256_blend_ps::<0x92>(a.0, b.0), c.0);
@@ -204,7 +203,7 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // As above, the other way round: three times 3 is one more than the number of lanes.
+        // The same in reverse: three times 3 is one more than the number of lanes.
         call!({
             let a = _mm256_permutevar8x32_ps(a.0, multiples(3, 0));
             let b = _mm256_permutevar8x32_ps(b.0, multiples(3, -3));
@@ -324,10 +323,10 @@ impl Vector for Avx2 {
     }
 }
 
-/// `start + factor i` for lane i. A permutation looks at the lowest three bits only.
+/// `start + factor i` for lane i. A permutation uses only the lowest three bits.
 ///
 /// # Safety
-/// AVX2 is there.
+/// AVX2 is available.
 #[inline(always)]
 unsafe fn multiples(factor: i32, start: i32) -> __m256i {
     let lanes: [i32; 8] = from_fn(|i| start + factor * i as i32);

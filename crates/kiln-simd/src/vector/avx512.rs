@@ -12,7 +12,7 @@ super::operators!(Avx512: Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul 
 
 macro_rules! call {
     ($e:expr) => {
-        // SAFETY: a value of this type exists or the caller vouches for it, so AVX-512 F, BW, DQ and VL are there.
+        // SAFETY: a value of this type exists or the caller guarantees it, so AVX-512 F, BW, DQ and VL are available.
         unsafe { $e }
     };
 }
@@ -26,15 +26,15 @@ fn first(n: usize) -> __mmask16 {
 /// The ternary operation `a & b & c`.
 const AND: i32 = 0b1000_0000;
 
-/// Division and square root by Newton's method from a hardware estimate of 14 bits, and last a correction by the exact
-/// remainder. The results are the correctly rounded ones where operands and results are [`Avx512::are_moderate`]: then
-/// no step leaves the range of normal numbers and every remainder is exact.
+/// Division and square root by Newton's method from a hardware estimate of 14 bits, followed by a correction by the
+/// exact remainder. The results are correctly rounded if operands and results are [`Avx512::are_moderate`]: then no
+/// step leaves the range of normal numbers and every remainder is exact.
 impl Avx512 {
     #[inline(always)]
     fn moderate_quotient(self, b: Self) -> Self {
         call!({
-            // y (1 - e)⁻¹ = y (1 + e + e² + ...) is 1 / b, and e² is the last term that counts. Rounding up decides the
-            // reciprocal of the greatest mantissa, which lies 2^-48 above the middle of two numbers.
+            // y (1 - e)⁻¹ = y (1 + e + e² + ...) is 1 / b, and e² is the last significant term. Rounding up decides the
+            // reciprocal of the largest mantissa, which is 2^-48 above the midpoint of two numbers.
             let y = Self(_mm512_rcp14_ps(b.0));
             let e = (-b).mul_add(y, b.of(1.0));
             let e = Self(_mm512_fmadd_round_ps::<{ _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC }>(e.0, e.0, e.0));
@@ -47,7 +47,7 @@ impl Avx512 {
     #[inline(always)]
     fn moderate_square_root(self) -> Self {
         let y = Self(call!(_mm512_rsqrt14_ps(self.0)));
-        // Towards √x and 1 / 2√x at once.
+        // Converges to √x and 1 / 2√x at once.
         let (g, h) = (self * y, y * y.of(0.5));
         let r = (-g).mul_add(h, g.of(0.5));
         let (g, h) = (g.mul_add(r, g), h.mul_add(r, h));
@@ -55,13 +55,13 @@ impl Avx512 {
     }
 
     /// The bits of the numbers with 52 added to their exponents: bit 30 of the sum is set for magnitudes from 2^-51 to
-    /// 2^77, and for no zero, infinity or NaN.
+    /// 2^77, and not for zeros, infinities and NaN.
     #[inline(always)]
     fn raised(self) -> __m512i {
         call!(_mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(52 << 23)))
     }
 
-    /// Whether bit 30 is set in every lane of `common`, the [`Avx512::raised`] numbers combined by and.
+    /// Whether bit 30 is set in every lane of `common`, the bitwise and of [`Avx512::raised`] numbers.
     #[inline(always)]
     fn are_moderate(common: __m512i) -> bool {
         call!(_mm512_testn_epi32_mask(common, _mm512_set1_epi32(1 << 30)) == 0)
@@ -87,17 +87,17 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        // SAFETY: the caller's contract; lanes beyond n are not accessed.
         Self(unsafe { _mm512_maskz_loadu_ps(first(n), p) })
     }
     #[inline(always)]
     unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
-        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        // SAFETY: the caller's contract; lanes beyond n are not accessed.
         unsafe { Self(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n), p)) }
     }
     #[inline(always)]
     unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
-        // SAFETY: the caller's contract; lanes before `skip` and from `skip + n` on are not touched.
+        // SAFETY: the caller's contract; lanes before `skip` and from `skip + n` on are not accessed.
         unsafe { Self(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n) << skip, p.wrapping_sub(skip))) }
     }
     #[inline(always)]
@@ -107,7 +107,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        // SAFETY: the caller's contract; lanes beyond n are not accessed.
         unsafe { _mm512_mask_storeu_ps(p, first(n), self.0) }
     }
     #[inline(always)]
@@ -135,7 +135,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
-        // Four rounds, each of which pairs vectors that stand 1, 2, 4, 8 apart, in 32, 64, 128, 256-bit pieces.
+        // Four rounds, which pair vectors 1, 2, 4, 8 apart, in 32, 64, 128, 256-bit pieces.
         call!({
             macro_rules! round {
                 ($from:ident, $lo:expr, $hi:expr, $(($a:literal, $b:literal))*) => {
@@ -168,7 +168,7 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn sums(square: [Self; MAX_LANES]) -> Self {
-        // Four rounds, each of which adds up two halves of two vectors as one vector: half the shuffles of a transpose.
+        // Each of four rounds adds two halves of two vectors to one vector: half the shuffles of a transpose.
         call!({
             let halves = |a: Self, b: Self| {
                 let (low, high) = (_mm512_unpacklo_ps(a.0, b.0), _mm512_unpackhi_ps(a.0, b.0));
@@ -179,7 +179,7 @@ impl Vector for Avx512 {
                 let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
                 Self(_mm512_castpd_ps(low)) + Self(_mm512_castpd_ps(high))
             };
-            // In each piece of 128 bits, what four vectors have in theirs; then in half as many, and in one.
+            // Reduces within each 128-bit piece: four vectors to one, then to half as many, and to one.
             let four = |a, b, c, d| quarters(halves(a, b), halves(c, d));
             let pieces = |a: Self, b: Self| {
                 let even = _mm512_shuffle_f32x4::<0x88>(a.0, b.0);
@@ -216,8 +216,8 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // Three and the number of lanes have no common factor, so what goes into a vector comes from as many lanes: all
-        // of it is brought into one vector, which is put in order at once.
+        // Three and the number of lanes are coprime, so the elements of a vector come from distinct lanes: they are
+        // blended into one vector, which is then permuted once.
         call!({
             let pick = |second: u16, third: u16, start: i32| {
                 let all = _mm512_mask_blend_ps(third, _mm512_mask_blend_ps(second, a.0, b.0), c.0);
@@ -228,7 +228,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // As above, the other way round: 11 times 3 is one more than twice the number of lanes.
+        // The same in reverse: 11 times 3 is one more than twice the number of lanes.
         call!({
             let a = _mm512_permutexvar_ps(multiples(11, 0), a.0);
             let b = _mm512_permutexvar_ps(multiples(11, -11), b.0);
@@ -249,7 +249,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn quotients(a: [Self; 4], b: [Self; 4]) -> [Self; 4] {
-        // The divider needs ten cycles for sixteen lanes; meanwhile the multipliers do other vectors.
+        // The divider needs ten cycles for sixteen lanes; meanwhile the multipliers process other vectors.
         let [mut w, mut x, mut y, z] =
             [a[0].moderate_quotient(b[0]), a[1].moderate_quotient(b[1]), a[2].moderate_quotient(b[2]), a[3] / b[3]];
         let moderate = call!({
@@ -275,8 +275,8 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn reciprocal_sqrt(self) -> Self {
         call!({
-            // One step of Newton's method doubles the 14 bits. Of zeros, infinities, NaN and negative numbers the
-            // estimate is the result, and the step would spoil it.
+            // One step of Newton's method doubles the 14 bits. For zeros, infinities, NaN and negative numbers the
+            // estimate is the result, which the step would destroy.
             let y = Self(_mm512_rsqrt14_ps(self.0));
             let error = (-(self * y)).mul_add(y, self.of(1.0));
             let refined = (y * self.of(0.5)).mul_add(error, y);
@@ -304,8 +304,8 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn mantissa_exponent(self) -> (Self, Self) {
-        // These instructions have the rules for special values. The exponent that `getmant` took away is that of the
-        // operand less the one that is left in the mantissa.
+        // These instructions implement the rules for special values. The exponent that `getmant` removed is that of the
+        // operand minus the one that remains in the mantissa.
         call!({
             let m = _mm512_getmant_ps::<_MM_MANT_NORM_P75_1P5, _MM_MANT_SIGN_NAN>(self.0);
             (Self(m), Self(_mm512_getexp_ps(self.0)) - Self(_mm512_getexp_ps(m)))
@@ -313,7 +313,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn limited(self, limit: Self) -> Self {
-        // The lesser of the magnitudes, with a positive sign.
+        // The smaller magnitude, with a positive sign.
         Self(call!(_mm512_range_ps::<0b1010>(self.0, limit.0)))
     }
     #[inline(always)]
@@ -322,13 +322,13 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
-        // The instruction reads the lowest four bits.
+        // The instruction uses the lowest four bits.
         Self(call!(_mm512_permutexvar_ps(_mm512_castps_si512(self.0), _mm512_loadu_ps(table.as_ptr()))))
     }
     #[inline(always)]
     fn maximum(self, b: Self) -> Self {
         let (first, second) = (self.greater(b), b.greater(self));
-        // Bit by bit, where the third operand is set: or; elsewhere, at the sign: and. See `Vector::maximum`.
+        // Bitwise or where the third operand is set, bitwise and elsewhere, which is the sign. See `Vector::maximum`.
         call!({
             let everything_but_the_sign = _mm512_set1_epi32(0x7fff_ffff);
             let (first, second) = (_mm512_castps_si512(first.0), _mm512_castps_si512(second.0));
@@ -384,7 +384,7 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     fn and_numbers(mask: __mmask16, a: Self, b: Self) -> __mmask16 {
-        // One instruction that takes the mask and checks two vectors.
+        // One instruction that applies the mask and checks two vectors.
         call!(_mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(mask, a.0, b.0))
     }
     #[inline(always)]
@@ -398,10 +398,10 @@ impl Vector for Avx512 {
     }
 }
 
-/// `start + factor i` for lane i. A permutation looks at the lowest four bits only.
+/// `start + factor i` for lane i. A permutation uses only the lowest four bits.
 ///
 /// # Safety
-/// AVX-512 is there.
+/// AVX-512 is available.
 #[inline(always)]
 unsafe fn multiples(factor: i32, start: i32) -> __m512i {
     let lanes: [i32; 16] = from_fn(|i| start + factor * i as i32);
@@ -409,10 +409,10 @@ unsafe fn multiples(factor: i32, start: i32) -> __m512i {
     unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
 }
 
-/// [`Vector::load_columns_first`] where `n` is at least `SURE`.
+/// [`Vector::load_columns_first`] for `n` of at least `SURE`.
 ///
 /// # Safety
-/// As there, and `SURE <= n`.
+/// The conditions of that method hold, and `SURE <= n`.
 #[inline(always)]
 unsafe fn columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; MAX_LANES] {
     // SAFETY: the caller's contract.
@@ -425,15 +425,15 @@ unsafe fn columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> 
     }
 }
 
-/// The four columns from `p` of 16 rows.
+/// Four columns of 16 rows, beginning at `p`.
 ///
 /// # Safety
 /// The conditions of [`columns`] hold for four columns.
 #[inline(always)]
 unsafe fn four_columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; 4] {
-    // Shuffles of whole registers run on one port. Half of those of a transpose take pieces of 128 bits to their places,
-    // which loads do as well: four floats of rows i, i + 4, i + 8 and i + 12 come side by side.
-    // SAFETY: the caller's contract: rows below n are readable.
+    // Shuffles of whole registers use one port. Half of those of a transpose move 128-bit pieces, which loads do as
+    // well: they place four floats of rows i, i + 4, i + 8 and i + 12 side by side. SAFETY: the caller's contract: rows
+    // below n are readable.
     unsafe {
         macro_rules! piece {
             ($row:expr) => {

@@ -6,7 +6,7 @@ use kiln_ir::{Error, Result};
 
 use super::Isa;
 
-/// A table with an entry for every instruction set, at its number: what a constant function makes of it.
+/// A table with an entry for every instruction set, computed by a constant function.
 macro_rules! by_isa {
     ($of:path) => {{
         let mut table = [$of($crate::Isa::BASELINE); $crate::Isa::ALL.len()];
@@ -22,7 +22,7 @@ macro_rules! by_isa {
 pub(crate) use by_isa;
 
 impl Isa {
-    /// The set that every machine has on which this build runs.
+    /// The set that every machine has which can run this build.
     pub(crate) const BASELINE: Self = if cfg!(not(all(target_arch = "wasm32", target_feature = "simd128"))) {
         Self::Scalar
     } else if cfg!(target_feature = "relaxed-simd") {
@@ -41,8 +41,9 @@ impl Isa {
         Self::ALL.iter().copied().filter(|isa| isa.is_available())
     }
 
-    /// The set for work that would leave most of each register empty, where that is another one: registers of 16 lanes take
-    /// longer to fill and to fold than those of 8. Only for operations whose results are the same bits on both.
+    /// The instruction set for work that would leave most of each register empty, if another one is better: 16-lane
+    /// registers take longer to fill and to fold than 8-lane ones. Only for operations with bit-identical results on
+    /// both.
     #[inline]
     pub(crate) fn halved(self) -> Self {
         if self == Self::Avx512 && Self::Avx2.is_available() { Self::Avx2 } else { self }
@@ -50,7 +51,7 @@ impl Isa {
 
     pub(crate) fn available_names() -> String {
         let names: Vec<_> = Self::available().map(Self::name).collect();
-        // As an engine of WebAssembly may that does not fuse.
+        // Possible in a WebAssembly engine that does not fuse.
         if names.is_empty() { "none that this program is built for".to_owned() } else { names.join(", ") }
     }
 

@@ -4,11 +4,11 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use super::{MAX_LANES, Vector};
 
-/// Generates [`Lanewise`] from the methods of [`Vector`] that it has, and implements it for vectors and for pairs.
+/// Generates [`Lanewise`] from its methods in [`Vector`], and implements it for vectors and for pairs.
 macro_rules! lanewise {
     (numbers { $($(#[doc = $doc:literal])* $name:ident($($b:ident),*);)* }
      comparisons { $($(#[doc = $compare_doc:literal])* $compare:ident;)* }) => {
-        /// The part of [`Vector`] that treats every lane alike and touches no memory.
+        /// The methods of [`Vector`] that treat every lane alike and do not access memory.
         pub(crate) trait Lanewise:
             Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
         {
@@ -18,7 +18,7 @@ macro_rules! lanewise {
             const TABLES: bool;
             /// A truth value for each lane.
             type Mask: Copy;
-            /// A constant beside a value that exists.
+            /// A constant, given an existing value.
             fn of(self, x: f32) -> Self;
             /// Calls [`Vector::mantissa_exponent`].
             fn mantissa_exponent(self) -> (Self, Self);
@@ -28,7 +28,7 @@ macro_rules! lanewise {
             fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
             /// Whether the mask holds for any lane.
             fn any(mask: Self::Mask) -> bool;
-            /// A function of one number with two results, called for one lane after another.
+            /// Calls a function of one number with two results for each lane.
             fn each(self, function: fn(f32) -> (f32, f32)) -> (Self, Self);
             $($(#[doc = $doc])* fn $name(self, $($b: Self),*) -> Self;)*
             $($(#[doc = $compare_doc])* fn $compare(self, b: Self) -> Self::Mask;)*
@@ -146,19 +146,19 @@ lanewise! {
         xor(b);
     }
     comparisons {
-        /// `self < b`; false where either is NaN.
+        /// `self < b`; false if either is NaN.
         lt;
-        /// `self <= b`; false where either is NaN.
+        /// `self <= b`; false if either is NaN.
         le;
-        /// `self == b`; false where either is NaN.
+        /// `self == b`; false if either is NaN.
         eq;
     }
 }
 
-/// Two vectors, each operation on both before the next.
+/// Two vectors; each operation is applied to both before the next.
 ///
-/// A long formula is one chain of operations that wait for one another. Processors look ahead for others to fill the
-/// gaps, but not past the next formula or two; two chains written side by side need no looking.
+/// A long formula is one chain of dependent operations. Processors fill the gaps with later instructions, but only from
+/// the next formula or two; two interleaved chains do not depend on that.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<V>(pub(crate) V, pub(crate) V);
 

@@ -33,9 +33,9 @@ pub(crate) use plain::{PlainKernel, dispatch_plain};
 use crate::array::Each;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// `LANES` f32 numbers and what one instruction set can do with them.
+/// `LANES` f32 numbers and the operations of one instruction set on them.
 ///
-/// Everything is lane by lane and IEEE 754 round-to-nearest unless it says otherwise.
+/// All operations are lane by lane and IEEE 754 round-to-nearest unless stated otherwise.
 pub(crate) trait Vector:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self> + 'static
 {
@@ -43,33 +43,33 @@ pub(crate) trait Vector:
     const LANES: usize;
     /// Whether [`Vector::mul_add`] rounds once.
     const FUSED: bool;
-    /// Vector registers that the instruction set names.
+    /// Vector registers of the instruction set.
     const REGISTERS: usize;
     /// Whether long formulas run on two vectors side by side.
     const PAIRS: bool = Self::REGISTERS >= 32;
     /// Whether [`Vector::load_first`] costs no more than [`Vector::load`], so that a hot loop may use it.
     const MASKED: bool = false;
-    /// Whether [`Vector::lookup`] is one instruction, so that a formula may take its coefficients from tables, and
+    /// Whether [`Vector::lookup`] is one instruction, so that formulas may use tables of coefficients, and
     /// [`Vector::scale_pow2`] rounds a fractional `n` down.
     const TABLES: bool = false;
     /// A truth value for each lane.
     type Mask: Copy;
 
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn splat(x: f32) -> Self;
     /// # Safety
-    /// The instruction set is there; `p` is good for reading `LANES` f32, of any alignment.
+    /// The instruction set is available; `p` is readable for `LANES` f32, with any alignment.
     unsafe fn load(p: *const f32) -> Self;
-    /// The first `n <= LANES` lanes from memory, zeros beyond. Memory beyond them is not touched.
+    /// The first `n <= LANES` lanes from memory, zeros beyond. Memory beyond them is not accessed.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading `n` f32.
+    /// The instruction set is available; `p` is readable for `n` f32.
     unsafe fn load_first(p: *const f32, n: usize) -> Self;
-    /// The first `n <= LANES` lanes from memory, `fill` beyond. Memory beyond them is not touched.
+    /// The first `n <= LANES` lanes from memory, `fill` beyond. Memory beyond them is not accessed.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading `n` f32.
+    /// The instruction set is available; `p` is readable for `n` f32.
     #[inline(always)]
     unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
         let mut lanes = [fill; MAX_LANES];
@@ -79,10 +79,10 @@ pub(crate) trait Vector:
             Self::load(lanes.as_ptr())
         }
     }
-    /// Lanes `skip .. skip + n` from memory at `p`, `fill` elsewhere; `skip + n <= LANES`. No other memory is touched.
+    /// Lanes `skip .. skip + n` from memory at `p`, `fill` elsewhere; `skip + n <= LANES`. No other memory is accessed.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading `n` f32.
+    /// The instruction set is available; `p` is readable for `n` f32.
     #[inline(always)]
     unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
         let mut lanes = [fill; MAX_LANES];
@@ -93,31 +93,31 @@ pub(crate) trait Vector:
         }
     }
     /// # Safety
-    /// `p` is good for writing `LANES` f32, of any alignment.
+    /// `p` is writable for `LANES` f32, with any alignment.
     unsafe fn store(self, p: *mut f32);
-    /// Writes the first `n <= LANES` lanes. Memory beyond them is not touched.
+    /// Writes the first `n <= LANES` lanes. Memory beyond them is not accessed.
     ///
     /// # Safety
-    /// `p` is good for writing `n` f32.
+    /// `p` is writable for `n` f32.
     unsafe fn store_first(self, p: *mut f32, n: usize);
-    /// Writes past the caches where the instruction set can. Call [`Vector::fence`] before others read it.
+    /// A non-temporal store if the instruction set has one. Call [`Vector::fence`] before other threads read it.
     ///
     /// # Safety
-    /// `p` is good for writing `LANES` f32 and aligned to them.
+    /// `p` is writable for `LANES` f32 and aligned to them.
     #[inline(always)]
     unsafe fn stream(self, p: *mut f32) {
         // SAFETY: the caller's contract covers an ordinary store.
         unsafe { self.store(p) }
     }
-    /// Orders earlier [`Vector::stream`] writes before what follows.
+    /// Orders earlier [`Vector::stream`] writes before later accesses.
     #[inline(always)]
     fn fence(self) {}
 
-    /// Asks for the cache line at `p`, to be written soon. Any address will do.
+    /// Prefetches the cache line at `p`, to be accessed soon. Any address is allowed.
     #[inline(always)]
     fn prefetch(_p: *const f32) {}
 
-    /// Asks for the cache line at `p`, to be read later: into the L2 cache. Any address will do.
+    /// Prefetches the cache line at `p` into the L2 cache, to be read later. Any address is allowed.
     #[inline(always)]
     fn prefetch_far(_p: *const f32) {}
 
@@ -126,7 +126,7 @@ pub(crate) trait Vector:
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
         let mut lanes = [0.0f32; MAX_LANES * MAX_LANES];
         let mut turned = square;
-        // SAFETY: the instruction set is there because the operands exist; every access is inside of the array.
+        // SAFETY: the instruction set is available because the operands exist; every access is inside the array.
         unsafe {
             for i in 0..Self::LANES {
                 square[i].store(lanes.as_mut_ptr().add(i * Self::LANES));
@@ -142,7 +142,7 @@ pub(crate) trait Vector:
         turned
     }
 
-    /// Lane `i`: the sum of the lanes of vector `i`, of the first `LANES`. The order of summation is that of the
+    /// Lane `i` is the sum of the lanes of vector `i`, for the first `LANES`. The order of summation depends on the
     /// instruction set.
     #[inline(always)]
     fn sums(square: [Self; MAX_LANES]) -> Self {
@@ -156,10 +156,10 @@ pub(crate) trait Vector:
         (sums[0] + sums[1]) + (sums[2] + sums[3])
     }
 
-    /// The columns of a square of `LANES` rows that stand `stride` apart, as the first `LANES` vectors.
+    /// The columns of a square of `LANES` rows, `stride` apart, as the first `LANES` vectors.
     ///
     /// # Safety
-    /// The instruction set is there; `LANES` rows of as many f32 are readable.
+    /// The instruction set is available; `LANES` rows of as many f32 are readable.
     #[inline(always)]
     unsafe fn load_columns(p: *const f32, stride: usize) -> [Self; MAX_LANES] {
         // SAFETY: the caller's contract.
@@ -173,10 +173,10 @@ pub(crate) trait Vector:
         }
     }
 
-    /// [`Vector::load_columns`] where only the first `n` rows exist; the others are zeros.
+    /// [`Vector::load_columns`] if only the first `n` rows exist; the others are zeros.
     ///
     /// # Safety
-    /// The instruction set is there; `n <= LANES`, and `n` rows of `LANES` f32 are readable.
+    /// The instruction set is available; `n <= LANES`, and `n` rows of `LANES` f32 are readable.
     #[inline(always)]
     unsafe fn load_columns_first(p: *const f32, stride: usize, n: usize) -> [Self; MAX_LANES] {
         // SAFETY: the caller's contract.
@@ -191,12 +191,12 @@ pub(crate) trait Vector:
         }
     }
 
-    /// The elements at even and at odd places of `a` followed by `b`.
+    /// The elements at even and at odd positions of `a` followed by `b`.
     #[inline(always)]
     fn unzip(a: Self, b: Self) -> (Self, Self) {
         let mut lanes = [0.0f32; 2 * MAX_LANES];
         let mut halves = [[0.0f32; MAX_LANES]; 2];
-        // SAFETY: the instruction set is there because the operands exist; every access is inside of the arrays.
+        // SAFETY: the instruction set is available because the operands exist; every access is inside the arrays.
         unsafe {
             a.store(lanes.as_mut_ptr());
             b.store(lanes.as_mut_ptr().add(Self::LANES));
@@ -205,7 +205,7 @@ pub(crate) trait Vector:
         }
     }
 
-    /// The elements of `a` at even and those of `b` at odd places, as two vectors: undoes [`Vector::unzip`].
+    /// Interleaves the elements of `a` and `b` in two vectors: the inverse of [`Vector::unzip`].
     #[inline(always)]
     fn zip(a: Self, b: Self) -> (Self, Self) {
         let mut lanes = [0.0f32; 2 * MAX_LANES];
@@ -219,7 +219,8 @@ pub(crate) trait Vector:
         }
     }
 
-    /// The elements of three vectors in a row at places 0, 3, 6 and so on, those at 1, 4, 7, and those at 2, 5, 8.
+    /// The elements of three consecutive vectors at positions 0, 3, 6 and so on, those at 1, 4, 7, and those at 2, 5,
+    /// 8.
     #[inline(always)]
     fn unzip3(x: [Self; 3]) -> [Self; 3] {
         let from = [x[0].lanes(), x[1].lanes(), x[2].lanes()];
@@ -230,7 +231,7 @@ pub(crate) trait Vector:
         to.each(|lanes| Self::from_lanes(lanes, x[0]))
     }
 
-    /// Undoes [`Vector::unzip3`].
+    /// The inverse of [`Vector::unzip3`].
     #[inline(always)]
     fn zip3(x: [Self; 3]) -> [Self; 3] {
         let from = [x[0].lanes(), x[1].lanes(), x[2].lanes()];
@@ -241,35 +242,35 @@ pub(crate) trait Vector:
         to.each(|lanes| Self::from_lanes(lanes, x[0]))
     }
 
-    /// A constant beside a value that exists.
+    /// A constant, given an existing value.
     #[inline(always)]
     fn of(self, x: f32) -> Self {
-        // SAFETY: `self` exists, so the instruction set is there.
+        // SAFETY: `self` exists, so the instruction set is available.
         unsafe { Self::splat(x) }
     }
 
-    /// `self * b + c`, rounded once where [`Vector::FUSED`], twice elsewhere.
+    /// `self * b + c`, rounded once if [`Vector::FUSED`], twice otherwise.
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
-    /// `1 / √self`, off by less than 1.5 units in the last place, with the special values of that formula.
+    /// `1 / √self`, with an error of less than 1.5 units in the last place and the special values of that formula.
     #[inline(always)]
     fn reciprocal_sqrt(self) -> Self {
         self.of(1.0) / self.sqrt()
     }
-    /// `a / b` of four vectors, with the bits that the operator gives.
+    /// `a / b` of four vectors, with the same bits as the operator.
     #[inline(always)]
     fn quotients(a: [Self; 4], b: [Self; 4]) -> [Self; 4] {
         [a[0] / b[0], a[1] / b[1], a[2] / b[2], a[3] / b[3]]
     }
-    /// Square roots of four vectors, with the bits that [`Vector::sqrt`] gives.
+    /// Square roots of four vectors, with the same bits as [`Vector::sqrt`].
     #[inline(always)]
     fn square_roots(x: [Self; 4]) -> [Self; 4] {
         [x[0].sqrt(), x[1].sqrt(), x[2].sqrt(), x[3].sqrt()]
     }
-    /// `self < b ? self : b`: `b` where either is NaN or both are zeros.
+    /// `self < b ? self : b`: `b` if either is NaN or both are zeros.
     fn lesser(self, b: Self) -> Self;
-    /// `self > b ? self : b`: `b` where either is NaN or both are zeros.
+    /// `self > b ? self : b`: `b` if either is NaN or both are zeros.
     fn greater(self, b: Self) -> Self;
     /// `self * 2^n` for integral `n` of magnitude at most 250, rounded once: overflow gives infinity, underflow is
     /// gradual. `self * 2^(n/2)` must not leave the normal range, unless `self` is a zero, infinity or NaN.
@@ -282,11 +283,11 @@ pub(crate) trait Vector:
     /// Bitwise exclusive or.
     fn xor(self, b: Self) -> Self;
 
-    /// `self < b`; false where either is NaN.
+    /// `self < b`; false if either is NaN.
     fn lt(self, b: Self) -> Self::Mask;
-    /// `self <= b`; false where either is NaN.
+    /// `self <= b`; false if either is NaN.
     fn le(self, b: Self) -> Self::Mask;
-    /// `self == b`; false where either is NaN.
+    /// `self == b`; false if either is NaN.
     fn eq(self, b: Self) -> Self::Mask;
     /// Whether the lane is NaN.
     fn is_nan(self) -> Self::Mask;
@@ -299,13 +300,13 @@ pub(crate) trait Vector:
     /// Lane by lane and.
     fn both(a: Self::Mask, b: Self::Mask) -> Self::Mask;
 
-    /// Where `mask` holds and neither `self` nor `b` is NaN.
+    /// Whether `mask` holds and neither `self` nor `b` is NaN.
     #[inline(always)]
     fn and_numbers(mask: Self::Mask, a: Self, b: Self) -> Self::Mask {
         Self::both(mask, Self::both(a.eq(a), b.eq(b)))
     }
 
-    /// Lanes `n..2n` moved to `0..n`, for a power of two `n < LANES`; the other lanes hold anything.
+    /// Lanes `n..2n` moved to `0..n`, for a power of two `n < LANES`; the other lanes are unspecified.
     #[inline(always)]
     fn upper(self, n: usize) -> Self {
         let mut lanes = [0.0f32; 2 * MAX_LANES];
@@ -342,14 +343,14 @@ pub(crate) trait Vector:
         self.and(self.of(f32::from_bits(0x7fff_ffff)))
     }
 
-    /// `min(|self|, limit)` for a positive limit; any number where `self` is NaN.
+    /// `min(|self|, limit)` for a positive limit; an unspecified number if `self` is NaN.
     #[inline(always)]
     fn limited(self, limit: Self) -> Self {
         limit.lesser(self.abs())
     }
 
-    /// The quarter of an octave in which a lane from 1 to 16 lies, as the lowest four bits of a lane that is a number for
-    /// [`Vector::lookup`] alone: the last two bits of the exponent and the first two of the significand, so 12 to 15
+    /// The quarter of an octave of a lane from 1 to 16, in the lowest four bits of a lane, for use in
+    /// [`Vector::lookup`] only: the last two bits of the exponent and the first two of the significand, so 12 to 15
     /// below 2, then 0 to 11.
     #[inline(always)]
     fn quarter_of_octave(self) -> Self {
@@ -359,7 +360,7 @@ pub(crate) trait Vector:
         }
         Self::from_lanes(lanes, self)
     }
-    /// The entries of a table; the lowest four bits of each lane are the index.
+    /// Looks up a table; the lowest four bits of each lane are the index.
     #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
         let mut lanes = self.lanes();
@@ -372,8 +373,8 @@ pub(crate) trait Vector:
     /// IEEE 754-2019 `maximum`: NaN if either is NaN, +0 above -0.
     #[inline(always)]
     fn maximum(self, b: Self) -> Self {
-        // The two orders differ only for zeros and NaN: each gives its second operand there. The sign is set if both
-        // have it; every other bit is set if either has it, so that NaN stays NaN.
+        // The two orders differ only for zeros and NaN, for which each gives its second operand. The sign is set if
+        // both have it; every other bit is set if either has it, so that NaN stays NaN.
         let (first, second) = (self.greater(b), b.greater(self));
         first.or(second).and(first.and(second).or(self.of(f32::from_bits(0x7fff_ffff))))
     }
@@ -381,11 +382,11 @@ pub(crate) trait Vector:
     /// IEEE 754-2019 `minimum`: NaN if either is NaN, -0 below +0.
     #[inline(always)]
     fn minimum(self, b: Self) -> Self {
-        // As in `maximum`; here the sign too is set if either has it.
+        // As in `maximum`, except that here the sign is set if either has it.
         self.lesser(b).or(b.lesser(self))
     }
 
-    /// `self * b + c`, rounded once or as good as once (through f64) on every instruction set.
+    /// `self * b + c`, rounded once or nearly so (through f64) on every instruction set.
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
         if const { Self::FUSED } {
@@ -399,7 +400,7 @@ pub(crate) trait Vector:
         Self::from_lanes(z, self)
     }
 
-    /// `self * 2^n` where `shifted` is `n` + [`ROUNDER`]. Operand and result are normal numbers.
+    /// `self * 2^n`, where `shifted` is `n` + [`ROUNDER`]. Operand and result are normal numbers.
     #[inline(always)]
     fn shift_exponent(self, shifted: Self) -> Self {
         self.scale_pow2(shifted - self.of(ROUNDER))
@@ -407,8 +408,8 @@ pub(crate) trait Vector:
 
     /// `(m, k)` with `self` = `m * 2^k` exactly, `m` in 0.75..1.5 and `k` integral, subnormal numbers included.
     ///
-    /// The rules of the logarithm are in them: zeros give `k` = -∞, ∞ gives `k` = ∞ (`m` is finite for both), and `m`
-    /// is NaN where `self` is negative or NaN.
+    /// Includes the special values of the logarithm: zeros give `k` = -∞, ∞ gives `k` = ∞ (`m` is finite for both), and
+    /// `m` is NaN if `self` is negative or NaN.
     #[inline(always)]
     fn mantissa_exponent(self) -> (Self, Self) {
         let tiny = self.lt(self.of(f32::MIN_POSITIVE));
@@ -426,7 +427,7 @@ pub(crate) trait Vector:
         with_logarithm_rules(self, m, k)
     }
 
-    /// The lanes as an array, zeros beyond them.
+    /// The lanes as an array, padded with zeros.
     #[inline(always)]
     fn lanes(self) -> [f32; 16] {
         let mut lanes = [0.0; 16];
@@ -435,19 +436,19 @@ pub(crate) trait Vector:
         lanes
     }
 
-    /// The vector of the first lanes of an array, beside a value that exists.
+    /// The vector of the first lanes of an array, given an existing value.
     #[inline(always)]
     fn from_lanes(lanes: [f32; 16], _witness: Self) -> Self {
-        // SAFETY: no vector has more than 16 lanes, and the witness shows that the instruction set is there.
+        // SAFETY: no vector has more than 16 lanes, and the witness shows that the instruction set is available.
         unsafe { Self::load(lanes.as_ptr()) }
     }
 }
 
-/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds that to an integer, which then stands in the low
-/// bits of the sum; taking it away again gives the integer.
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds that to an integer, which is then in the low bits
+/// of the sum; subtracting it again gives the integer.
 pub(crate) const ROUNDER: f32 = 12_582_912.0;
 
-/// What [`Vector::mantissa_exponent`] gives for special values, where `m` and `k` come from the bits of a number.
+/// Applies the special values of [`Vector::mantissa_exponent`] to `m` and `k` from the bits of a number.
 #[inline(always)]
 fn with_logarithm_rules<V: Vector>(x: V, m: V, k: V) -> (V, V) {
     let zero = x.of(0.0);
@@ -456,10 +457,10 @@ fn with_logarithm_rules<V: Vector>(x: V, m: V, k: V) -> (V, V) {
     (m, V::select(x.eq(x.of(f32::INFINITY)), x, k))
 }
 
-/// The most lanes that a [`Vector`] has.
+/// Maximum lanes of a [`Vector`].
 pub(crate) const MAX_LANES: usize = 16;
 
-/// An algorithm to be compiled for every instruction set.
+/// An algorithm that is compiled for every instruction set.
 pub(crate) trait Kernel: Sized {
     /// What it returns.
     type Output;
@@ -467,19 +468,20 @@ pub(crate) trait Kernel: Sized {
     /// The algorithm. Implementations are `#[inline(always)]`.
     ///
     /// # Safety
-    /// The instruction set of `V` is there.
+    /// The instruction set of `V` is available.
     unsafe fn run<V: Vector>(self) -> Self::Output;
 }
 
-/// An algorithm that is called through a pointer, often and on little data: the instruction set is looked up once.
+/// An algorithm that is called through a pointer, often and on little data, so that the instruction set is looked up
+/// once.
 pub(crate) trait Routine: Sized {
-    /// What it works on.
+    /// The type of its arguments.
     type Args;
 
     /// The algorithm. Implementations are `#[inline(always)]`.
     ///
     /// # Safety
-    /// The instruction set of `V` is there, and what the implementation says of its arguments.
+    /// The instruction set of `V` is available, and the implementation's conditions on its arguments hold.
     unsafe fn run<V: Vector>(args: &Self::Args);
 }
 
@@ -492,10 +494,10 @@ pub(crate) fn before_line(p: *const f32) -> usize {
     (p as usize / size_of::<f32>()).wrapping_neg() % LINE
 }
 
-/// Elements before the first whole vector that is aligned to its size; 0 where registers are so narrow that every
-/// allocator aligns them.
+/// Elements before the first whole vector that is aligned to its size; 0 for registers so narrow that every allocator
+/// aligns them.
 ///
-/// A vector that straddles two cache lines is two accesses, which halves the rate at which the first two caches are read.
+/// A vector that crosses cache lines takes two accesses, which halves the rate of reads from the first two caches.
 #[inline(always)]
 pub(crate) fn unaligned<V: Vector>(x: *const f32) -> usize {
     if V::LANES < 8 { 0 } else { (x as usize / size_of::<f32>()).wrapping_neg() % V::LANES }
@@ -548,7 +550,7 @@ macro_rules! instruction_sets {
                 self.registers().lanes
             }
 
-            /// What its registers are like.
+            /// The properties of its registers.
             pub(crate) const fn registers(self) -> Registers {
                 match self {
                     $($(#[cfg($cfg)])? Self::$isa => Registers::of::<$vector>(),)*
@@ -559,18 +561,19 @@ macro_rules! instruction_sets {
             }
         }
 
-        /// The way into code compiled for each instruction set: methods rather than functions, because the compiler
-        /// puts a method's code beside its `Self`. Kernels of different modules are then compiled side by side.
+        /// The entry to code compiled for each instruction set. Methods rather than functions, because the compiler
+        /// puts a method into the codegen unit of its `Self`, so that kernels of different modules are compiled in
+        /// parallel.
         #[allow(non_snake_case)]
         trait EnterKernel: Kernel {
             $(
                 $(#[cfg($cfg)])?
                 $(#[target_feature(enable = $features)])?
-                // The sets of the baseline would be inlined into every caller, which then has their stack frame even
-                // where it enters another set.
+                // The baseline sets would be inlined into every caller, which then has their stack frame even if it
+                // enters another set.
                 #[inline(never)]
                 unsafe fn $isa(self) -> Self::Output {
-                    // SAFETY: this method is entered only where its features are.
+                    // SAFETY: this method is entered only if its features are available.
                     unsafe { self.run::<$vector>() }
                 }
             )*
@@ -583,7 +586,7 @@ macro_rules! instruction_sets {
         /// [`Isa::is_available`] holds for `isa`.
         pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             match isa {
-                // SAFETY: the caller has checked that the instruction set is there.
+                // SAFETY: the caller has checked that the instruction set is available.
                 $($(#[cfg($cfg)])? Isa::$isa => unsafe { kernel.$isa() },)*
                 // SAFETY: the sets of other builds are never available.
                 #[allow(unreachable_patterns)]
@@ -598,15 +601,16 @@ macro_rules! instruction_sets {
                 $(#[cfg($cfg)])?
                 $(#[target_feature(enable = $features)])?
                 unsafe fn $isa(args: &Self::Args) {
-                    // SAFETY: this method is entered only where its features are, and as the routine asks.
+                    // SAFETY: this method is entered only if its features are available, and under the routine's
+                    // conditions.
                     unsafe { Self::run::<$vector>(args) }
                 }
             )*
         }
         impl<R: Routine> EnterRoutine for R {}
 
-        /// The function that runs a routine on an instruction set. Calling it is safe only where
-        /// [`Isa::is_available`] holds for `isa`, and as the routine says.
+        /// The function that runs a routine on an instruction set. Calling it is safe only if [`Isa::is_available`]
+        /// holds for `isa`, and under the routine's conditions.
         pub(crate) const fn routine<R: Routine>(isa: Isa) -> unsafe fn(&R::Args) {
             match isa {
                 $($(#[cfg($cfg)])? Isa::$isa => <R as EnterRoutine>::$isa,)*
@@ -624,7 +628,7 @@ macro_rules! all {
 }
 
 instruction_sets! {
-    /// Plain Rust, one lane. WebAssembly that is built with vectors runs nowhere without, and does not have it.
+    /// Plain Rust, one lane. WebAssembly builds with vectors require them, so they omit this set.
     #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     Scalar "scalar" scalar::Scalar, if true;
     /// The baseline of x86-64: 4 lanes, no fused multiply-add.
@@ -641,11 +645,11 @@ instruction_sets! {
     /// The vectors of 64-bit ARM: 4 lanes with fused multiply-add.
     #[cfg(target_arch = "aarch64")]
     Neon "neon" neon::Neon, features "neon", if true;
-    /// The vectors of WebAssembly: 4 lanes, there when the program is built with `-C target-feature=+simd128`.
+    /// The vectors of WebAssembly: 4 lanes, available if the program is built with `-C target-feature=+simd128`.
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128", not(target_feature = "relaxed-simd")))]
     Simd128 "simd128" simd128::Simd128, if true;
-    /// The same with fused multiply-add, in place of it when the program is built with `-C target-feature=+relaxed-simd`:
-    /// there where the relaxed form of the engine is fused, as it is on processors that have one.
+    /// The same with fused multiply-add, replacing it if the program is built with `-C target-feature=+relaxed-simd`.
+    /// Available if the engine's relaxed form is fused, as it is on processors that have one.
     #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
     RelaxedSimd "relaxed-simd" simd128::Simd128, if simd128::fuses();
 }
@@ -658,7 +662,7 @@ macro_rules! operators {
             #[inline(always)]
             #[allow(unused_unsafe)] // the intrinsics of WebAssembly are safe functions
             fn $method(self, b: Self) -> Self {
-                // SAFETY: the operands exist, so the instruction set is there.
+                // SAFETY: the operands exist, so the instruction set is available.
                 Self(unsafe { $function(self.0, b.0) })
             }
         })*

@@ -8,7 +8,7 @@ pub(crate) struct Neon(float32x4_t);
 
 macro_rules! call {
     ($e:expr) => {
-        // SAFETY: a value of this type exists or the caller vouches for it, so NEON is there.
+        // SAFETY: a value of this type exists or the caller guarantees it, so NEON is available.
         unsafe { $e }
     };
 }
@@ -29,7 +29,7 @@ static FIRST: [u32; 8] = [u32::MAX, u32::MAX, u32::MAX, u32::MAX, 0, 0, 0, 0];
 /// `n <= 4`.
 #[inline(always)]
 unsafe fn first(n: usize) -> uint32x4_t {
-    // SAFETY: the window lies inside of the array for n <= 4.
+    // SAFETY: the window is inside the array for n <= 4.
     unsafe { vld1q_u32(FIRST.as_ptr().add(4 - n)) }
 }
 
@@ -50,8 +50,8 @@ impl Vector for Neon {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        // Not by way of memory: a load over several stores waits until they have left the core.
-        // SAFETY: the caller gives n readable f32.
+        // Not through memory: a load that covers several stores waits until they have left the store buffer. SAFETY:
+        // the caller gives n readable f32.
         Self(unsafe {
             let two = || vcombine_f32(vld1_f32(p), vdup_n_f32(0.0));
             match n {
@@ -126,7 +126,7 @@ impl Vector for Neon {
     }
     #[inline(always)]
     fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // A load that takes every third element, of memory that has just been written: cheaper than tables.
+        // A load that takes every third element of memory just written, which is cheaper than tables.
         let memory = [a.0, b.0, c.0];
         call!({
             let float32x4x3_t(a, b, c) = vld3q_f32(memory.as_ptr().cast());
@@ -159,7 +159,7 @@ impl Vector for Neon {
     }
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
-        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
+        // In f64 the product is exact and its exponent cannot overflow; the cast to f32 rounds once.
         call!({
             let bias = vaddq_s32(vcvtnq_s32_f32(n.0), vdupq_n_s32(1023));
             let lo = vreinterpretq_f64_s64(vshlq_n_s64::<52>(vmovl_s32(vget_low_s32(bias))));

@@ -2,11 +2,11 @@
 
 use crate::Isa;
 
-/// An algorithm in plain Rust, to be compiled with the features of instruction sets.
+/// An algorithm in plain Rust that is compiled with the features of instruction sets.
 pub(crate) trait PlainKernel {
     /// What it returns.
     type Output;
-    /// Whether it is faster in vectors of 512 bits, where there are: else AVX-512 takes the code for AVX2.
+    /// Whether it is faster with 512-bit vectors; otherwise AVX-512 uses the code for AVX2.
     const WIDEST: bool = false;
 
     /// The algorithm. Implementations are `#[inline(always)]`.
@@ -15,8 +15,8 @@ pub(crate) trait PlainKernel {
 
 /// Runs plain Rust with the features of an instruction set.
 ///
-/// It is compiled once for the baseline of the architecture, which is all that sets of 128 bits and less would give it, once for
-/// AVX2, and for AVX-512 where that pays.
+/// It is compiled once for the baseline of the architecture, which sets of at most 128 bits cannot improve, once for
+/// AVX2, and for AVX-512 if that is faster.
 ///
 /// # Safety
 /// [`Isa::is_available`] holds for `isa`.
@@ -32,15 +32,15 @@ pub(crate) unsafe fn dispatch_plain<K: PlainKernel>(isa: Isa, kernel: K) -> K::O
             kernel.run()
         }
         if const { K::WIDEST } && isa == Isa::Avx512 {
-            // SAFETY: the caller vouches for the set.
+            // SAFETY: the caller guarantees the set.
             return unsafe { avx512(kernel) };
         }
         if matches!(isa, Isa::Avx2 | Isa::Avx512) {
-            // SAFETY: the caller vouches for the set, and AVX-512 is taken only where AVX2 is.
+            // SAFETY: the caller guarantees the set, and AVX-512 is available only if AVX2 is.
             return unsafe { avx2(kernel) };
         }
     }
-    // Not inlined into callers, which would have its stack frame even where they enter the other.
+    // Not inlined into callers, which would have its stack frame even if they enter the other.
     #[inline(never)]
     fn baseline<K: PlainKernel>(kernel: K) -> K::Output {
         kernel.run()

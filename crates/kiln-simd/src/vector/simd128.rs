@@ -2,22 +2,23 @@ use std::arch::wasm32::*;
 
 use super::{MAX_LANES, ROUNDER, Vector};
 
-/// Four lanes of WebAssembly. In programs that are built with relaxed instructions they have a fused multiply-add.
+/// Four WebAssembly lanes. Programs that are built with relaxed instructions have a fused multiply-add.
 ///
-/// The module exists only where the whole program is built with the feature, so its intrinsics are safe functions.
+/// The module exists only if the whole program is built with the feature, so its intrinsics are safe functions.
 #[derive(Clone, Copy)]
 pub(crate) struct Simd128(v128);
 
-/// Whether products and sums are fused here: an engine may round the relaxed form once or twice, but always alike.
+/// Whether products and sums are fused here: an engine may round the relaxed form once or twice, but always in the same
+/// way.
 #[cfg(target_feature = "relaxed-simd")]
 pub(super) fn fuses() -> bool {
-    // The square is 1 + 2^-11 + 2^-24, of which the last part does not survive a rounding.
+    // The square is 1 + 2^-11 + 2^-24; rounding the product removes the last term.
     let [x, y] = std::hint::black_box([1.0 + 2048.0 * f32::EPSILON, -1.0 - 4096.0 * f32::EPSILON]);
     let x = f32x4_splat(x);
     v128_any_true(f32x4_relaxed_madd(x, x, f32x4_splat(y)))
 }
 
-/// The relaxed instructions, whose results are those of IEEE 754 where [`fuses`] says so.
+/// The relaxed instructions, whose results are those of IEEE 754 if [`fuses`] returns true.
 #[cfg(target_feature = "relaxed-simd")]
 mod arithmetic {
     use std::arch::wasm32::*;
@@ -26,12 +27,12 @@ mod arithmetic {
     pub(super) fn mul_add(a: v128, b: v128, c: v128) -> v128 {
         f32x4_relaxed_madd(a, b, c)
     }
-    /// Of masks of whole lanes, as all are.
+    /// For masks of whole lanes, as all masks are.
     #[inline(always)]
     pub(super) fn select(mask: v128, yes: v128, no: v128) -> v128 {
         i32x4_relaxed_laneselect(yes, no, mask)
     }
-    // The compiler takes relaxed minima and maxima for pmin and pmax, which give either operand where one is NaN.
+    // The compiler lowers relaxed minima and maxima to pmin and pmax, which return either operand if one is NaN.
     #[inline(always)]
     pub(super) fn lesser(a: v128, b: v128) -> v128 {
         select(f32x4_lt(a, b), a, b)
@@ -66,8 +67,8 @@ mod arithmetic {
     }
 }
 
-// Parts of vectors are functions of their own: kernels are full of them, and seldom come there. They go lane by lane, for a copy
-// of bytes whose number the engine does not know is a call out of the module.
+// Partial accesses are separate functions: kernels contain many and rarely run them. They loop over the lanes, because
+// a byte copy of variable length is a call out of the module.
 
 /// [`Vector::load_first`].
 ///
@@ -129,9 +130,9 @@ super::operators!(Simd128: Add add f32x4_add, Sub sub f32x4_sub, Mul mul f32x4_m
 impl Vector for Simd128 {
     const LANES: usize = 4;
     const FUSED: bool = cfg!(target_feature = "relaxed-simd");
-    // WebAssembly names no registers. The machines that run it have 16 or more, of which engines keep some for themselves.
+    // WebAssembly has no named registers. Its machines have 16 or more, and engines reserve some.
     const REGISTERS: usize = 15;
-    // Engines make a constant anew wherever it stands, of three instructions: two vectors share it.
+    // Engines materialise a constant at each use, with three instructions: two vectors share it.
     const PAIRS: bool = true;
     type Mask = v128;
 
@@ -192,7 +193,7 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // Of the first two vectors, then with the third; lanes of which nothing is used yet are taken from anywhere.
+        // From the first two vectors, then with the third; lanes that are not used yet have arbitrary sources.
         let x = i32x4_shuffle::<0, 3, 6, 6>(a.0, b.0);
         let y = i32x4_shuffle::<1, 4, 7, 7>(a.0, b.0);
         let z = i32x4_shuffle::<2, 5, 5, 5>(a.0, b.0);
@@ -232,8 +233,9 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
-        // Two powers that are normal numbers: the first product is exact, the second rounds once. Integers are made by adding
-        // what has a unit of 1: an instruction that converts has to saturate, which takes a processor several.
+        // Two powers that are normal numbers: the first product is exact, the second rounds once. Integers are
+        // extracted by an addition: a conversion instruction has to saturate, which takes several processor
+        // instructions.
         let shifted = n * n.of(0.5) + n.of(ROUNDER);
         let rest = (n - (shifted - n.of(ROUNDER))) + n.of(ROUNDER);
         let power = |shifted: Self| n.of(1.0).shift_exponent(shifted);
@@ -322,7 +324,8 @@ impl Vector for Simd128 {
         };
         let upper = |x: Self| i64x2_shuffle::<1, 1>(x.0, x.0);
         let (low, high) = (half(self.0, b.0, c.0), half(upper(self), upper(b), upper(c)));
-        // Not a shuffle of both, nor one that leaves zeros out: the compiler would convert the numbers one by one.
+        // Not a shuffle of both operands, nor one that selects zeros: the compiler would convert the numbers one by
+        // one.
         const SWAPPED: v128 = u8x16(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
         Self(v128_or(low, i8x16_swizzle(high, SWAPPED)))
     }

@@ -24,7 +24,7 @@ static FIRST: [i32; 8] = [-1, -1, -1, -1, 0, 0, 0, 0];
 /// `n <= 4`.
 #[inline(always)]
 unsafe fn first(n: usize) -> __m128 {
-    // SAFETY: the window lies inside of the array for n <= 4.
+    // SAFETY: the window is inside the array for n <= 4.
     unsafe { _mm_loadu_ps(FIRST.as_ptr().add(4 - n).cast()) }
 }
 
@@ -45,8 +45,8 @@ impl Vector for Sse2 {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        // Not by way of memory: a load over several stores waits until they have left the core.
-        // SAFETY: the caller gives n readable f32.
+        // Not through memory: a load that covers several stores waits until they have left the store buffer. SAFETY:
+        // the caller gives n readable f32.
         Self(unsafe {
             let two = || _mm_castsi128_ps(_mm_loadl_epi64(p.cast()));
             match n {
@@ -137,7 +137,7 @@ impl Vector for Sse2 {
     }
     #[inline(always)]
     fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
-        // What meets in a vector is brought together twice each, then every other element is taken.
+        // Duplicates the elements that belong to one vector, then takes every other element.
         call!({
             let x = _mm_shuffle_ps::<0b10_00_11_00>(a.0, _mm_shuffle_ps::<0b01_01_10_10>(b.0, c.0));
             let y = (_mm_shuffle_ps::<0b00_00_01_01>(a.0, b.0), _mm_shuffle_ps::<0b10_10_11_11>(b.0, c.0));

@@ -40,7 +40,7 @@ pub(crate) fn again(mut shell: Command, setup: &str, test: &str) -> bool {
         return true;
     }
     shell.args(["-c", &format!("{{ {setup}; }} && exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
-    // One thread of tests is that of the process.
+    // One test thread is the main thread of the process.
     let output = shell.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1").output();
     let (code, success, said) = match output {
         Ok(output) => {
@@ -49,7 +49,8 @@ pub(crate) fn again(mut shell: Command, setup: &str, test: &str) -> bool {
         }
         Err(why) => (Some(1), false, why.to_string()),
     };
-    // The system refused the limit, or the program: there is no user, no privilege, or an emulator that it does not know.
+    // The system refused the limit, or the program: the user is missing, the privilege is missing, or an emulator does
+    // not support it.
     if code.is_some() && !said.contains("running 1 test") {
         println!("skipped: {test}: it cannot be started again: {}", said.trim());
         return false;

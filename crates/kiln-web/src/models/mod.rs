@@ -22,13 +22,13 @@ use wasm_bindgen_futures::{future_to_promise, spawn_local};
 use crate::error::{model_error, parameter};
 use crate::js::{Options, set};
 
-/// A promise of what a future brings.
+/// A promise for the result of a future.
 fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
     future_to_promise(async move { future.await.map_err(|error| model_error(&error)) })
 }
 
-/// Bytes of weights from which on a GPU is worth what its launches take, unless it is asked for: a token of a small decoder takes some
-/// hundred launches, a few milliseconds in browsers, in which one thread reads this much.
+/// Minimum bytes of weights for which a GPU is chosen automatically: a token of a small decoder takes some hundred
+/// launches, a few milliseconds in browsers, in which one thread reads this many bytes.
 const WORTH_A_GPU: usize = 32 << 20;
 
 /// An engine for a model.
@@ -61,7 +61,7 @@ async fn loading(bytes: u64, options: &JsValue) -> Result<Loading> {
     };
     let engine = builder.build_async().await?;
     let gpu = engine.places().iter().find(|place| place.backend == Backend::Gpu).map(|place| place.name.clone());
-    // Who names a device means it: what does not fit there is an error then.
+    // A device that is named explicitly is required: weights that do not fit it are an error then.
     let forced = device == "gpu";
     let engine = if forced { engine.with_force(gpu.as_deref())? } else { engine };
     Ok(Loading { loader: Loader::new(bytes), engine, gpu, forced, all_there: true })
@@ -74,11 +74,11 @@ pub struct ModelLoader(Rc<RefCell<Option<Loading>>>);
 struct Loading {
     loader: Loader,
     engine: Engine,
-    /// Where the weights go.
+    /// The GPU that receives the weights.
     gpu: Option<String>,
-    /// Whether the GPU was asked for by name.
+    /// Whether the GPU was requested by name.
     forced: bool,
-    /// Whether the GPU took all weights so far.
+    /// Whether the GPU has taken all weights so far.
     all_there: bool,
 }
 
@@ -183,7 +183,8 @@ impl Loading {
             match self.engine.move_to_async(&tensor, gpu).await {
                 Ok(()) => {}
                 Err(error) if self.forced => return Err(error.into()),
-                // The rest stays in the memory of the module, and the router decides with what there is.
+                // The remaining weights stay in the memory of the module, and the router decides with the available
+                // copies.
                 Err(_) => {
                     self.all_there = false;
                     break;

@@ -14,7 +14,7 @@ use crate::error::{model_error, parameter};
 /// Defines the kinds with their names.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident $name:literal)*) => {
-        /// What is asked for.
+        /// The kind of a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Kind {
             $($(#[$doc])* $variant,)*
@@ -32,30 +32,30 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// That the model is loaded: no more.
+    /// Waits until the model is loaded.
     Ready "ready"
-    /// A session: `{ context }` gives its number and its context.
+    /// Opens a session: `{ context }` gives its number and its context.
     Open "open"
-    /// The end of a session: `{ session }`.
+    /// Ends a session: `{ session }`.
     End "end"
-    /// Tokens of a text behind those of a session: `{ session, text }` gives the number of all tokens.
+    /// Appends the tokens of a text to a session: `{ session, text }` gives the number of all tokens.
     Push "push"
-    /// A conversation in place of all tokens: `{ session, messages }` gives their number.
+    /// Replaces all tokens by those of a conversation: `{ session, messages }` gives their number.
     Chat "chat"
-    /// The next token: `{ session, temperature, topK, topP, minP, repeatPenalty, seed }` gives `{ token, text }`, or `undefined` where
-    /// the model ends the text.
+    /// Computes the next token: `{ session, temperature, topK, topP, minP, repeatPenalty, seed }` gives `{ token, text
+    /// }`, or `undefined` if the model ends the text.
     Next "next"
-    /// The tokens of a session: `{ session }`.
+    /// Returns the tokens of a session: `{ session }`.
     Tokens "tokens"
-    /// Fewer tokens: `{ session, keep }`.
+    /// Truncates a session: `{ session, keep }`.
     Truncate "truncate"
-    /// Where a token is computed, and why: `{ session }`.
+    /// Says where a token is computed, and why: `{ session }`.
     Explain "explain"
-    /// The loss of the device, as unplugging it would: for tests of what happens then.
+    /// Destroys the device, like unplugging it: for tests of device loss.
     Destroy "destroy"
 }
 
-/// A request, and the functions that settle its promise.
+/// A request with the functions that settle its promise.
 pub(super) struct Request {
     pub(super) kind: Kind,
     pub(super) of: JsValue,
@@ -65,7 +65,7 @@ pub(super) struct Request {
 
 impl Request {
     pub(super) fn answer(self, with: Result<JsValue>) {
-        // What the page does with it is its own affair.
+        // Errors of the page's callback are the page's concern.
         let _ = match with {
             Ok(value) => self.resolve.call1(&JsValue::UNDEFINED, &value),
             Err(error) => self.reject.call1(&JsValue::UNDEFINED, &model_error(&error)),
@@ -73,7 +73,7 @@ impl Request {
     }
 }
 
-/// The requests that wait, and the task that answers them.
+/// The queued requests, and the task that answers them.
 #[derive(Default)]
 pub(super) struct Requests(RefCell<State>);
 
@@ -89,7 +89,7 @@ fn closed() -> Error {
 }
 
 impl Requests {
-    /// Adds a request: a promise of its answer.
+    /// Adds a request. Returns a promise of its answer.
     pub(super) fn ask(&self, kind: Kind, of: JsValue) -> Promise {
         Promise::new(&mut |resolve, reject| {
             let request = Request { kind, of: of.clone(), resolve, reject };
@@ -121,7 +121,7 @@ impl Requests {
         .await
     }
 
-    /// Takes no more requests. Those that wait are answered.
+    /// Refuses new requests. Queued ones are still answered.
     pub(super) fn close(&self) {
         let mut state = self.0.borrow_mut();
         state.closed = true;
@@ -130,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// Takes no more requests, and answers those that wait with an error.
+    /// Refuses new requests, and answers queued ones with an error.
     pub(super) fn refuse(&self, error: impl Fn() -> Error) {
         self.close();
         let waiting = std::mem::take(&mut self.0.borrow_mut().waiting);

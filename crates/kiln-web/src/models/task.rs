@@ -12,13 +12,13 @@ use super::requests::{Kind, Request, Requests};
 use crate::error::parameter;
 use crate::js::{Options, explained, member, required, set};
 
-/// A session, and the text of its tokens that is not complete.
+/// A session, and the incomplete text of its last tokens.
 struct Open<'m> {
     session: Session<'m>,
     decoder: Decoder<'m>,
 }
 
-/// Makes the model, and answers requests until it is closed.
+/// Loads the model, and answers requests until it is closed.
 pub(super) async fn serve(loading: Loading, requests: Rc<Requests>) {
     let Loading { loader, engine, .. } = loading;
     let ready = requests.next().await;
@@ -85,7 +85,7 @@ impl<'m> Sessions<'m> {
                 Ok(JsValue::UNDEFINED)
             }
             Kind::Explain => Ok(explained(&self.open(&options)?.session.explain()?)),
-            // It is answered without the sessions.
+            // Answered without the sessions.
             Kind::Destroy => Ok(JsValue::UNDEFINED),
         }
     }
@@ -111,7 +111,7 @@ impl<'m> Sessions<'m> {
         let tokenizer = self.model.tokenizer();
         let decoder = tokenizer.decoder();
         let open = self.open(options)?;
-        // What begins a text is in front of the first one alone.
+        // The begin-of-text token precedes only the first text.
         let first = open.session.tokens().is_empty();
         let tokens = tokenizer.encode_with(&text, Encoding { add_special: first, ..Encoding::default() });
         open.session.push(&tokens)?;
@@ -155,7 +155,7 @@ fn number(options: &Options<'_>) -> Result<usize> {
     Ok(required(options.whole("session", "session")?, "session", "session")?)
 }
 
-/// The sampler of a request; what it does not name is as [`Sampler`] has it.
+/// The sampler of a request; missing options have the defaults of [`Sampler`].
 fn sampler(options: &Options<'_>) -> Result<Sampler, Error> {
     let usual = Sampler::default();
     let number = |name| options.number("generate", name);

@@ -21,10 +21,10 @@ impl fmt::Display for AbsentApi {
     }
 }
 
-/// The name of an interface, what wgpu calls it, and what finds out why it reaches nothing.
+/// The name of an interface, its constants in wgpu, and the function that finds out why it has no adapter.
 type Interface = (&'static str, wgpu::Backends, fn() -> String);
 
-/// Those through which none of these adapters, which are all, is reached.
+/// The interfaces through which none of all the adapters is available.
 pub(crate) fn absent(all: &[AdapterInfo]) -> Vec<AbsentApi> {
     let apple = cfg!(target_vendor = "apple");
     let apis: [Interface; 3] = [
@@ -58,7 +58,7 @@ fn vulkan() -> String {
     }
 }
 
-/// In the words of wgpu: what it asked for, and what came of it.
+/// In wgpu's terms: the requested backend, and the result.
 fn because(asked: &str, cause: &str) -> String {
     match asked {
         "missing Vulkan entry points" => {

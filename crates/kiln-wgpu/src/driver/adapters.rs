@@ -21,9 +21,9 @@ pub enum AdapterKind {
     Integrated,
     /// A GPU behind a hypervisor.
     Virtual,
-    /// The CPU, through a driver in software. Used only when it is asked for.
+    /// The CPU, through a software driver. Used only on request.
     Software,
-    /// The driver does not say.
+    /// The driver does not report it.
     Other,
 }
 
@@ -65,29 +65,29 @@ impl fmt::Display for AdapterInfo {
     }
 }
 
-/// The interfaces that are asked for adapters: all, or those of `WGPU_BACKEND`. OpenGL is left out: its drivers lack most of
-/// what compute needs, and some end the process when asked.
+/// The interfaces to search for adapters: all, or those of `WGPU_BACKEND`. OpenGL is excluded: its drivers lack most of
+/// what compute needs, and some crash during enumeration.
 pub(crate) fn asked() -> wgpu::Backends {
     wgpu::Backends::PRIMARY & wgpu::Backends::from_env().unwrap_or(wgpu::Backends::PRIMARY)
 }
 
-/// The one instance of the process: making another costs milliseconds and finds the same.
+/// The single instance of the process: creating another costs milliseconds and finds the same adapters.
 fn instance() -> &'static wgpu::Instance {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         descriptor.backends = asked();
-        // The checks of the driver's own layers are for those who write drivers.
+        // Disables the driver's validation layers, which are for driver developers.
         descriptor.flags = wgpu::InstanceFlags::empty();
         wgpu::Instance::new(descriptor)
     })
 }
 
-/// Every adapter, with what it tells of itself. To be asked for by one at a time, as `device/opening.rs` does.
+/// Every adapter, with its properties. Callers must not run concurrently, see `device/opening.rs`.
 pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     #[cfg(target_arch = "wasm32")]
     if !super::browser::has_webgpu() {
-        // wgpu would panic where there is neither a page nor a worker.
+        // wgpu would panic outside of pages and workers.
         return Vec::new();
     }
     #[cfg(test)]
@@ -107,7 +107,7 @@ pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     infos.into_iter().zip(adapters).collect()
 }
 
-/// Gives those a number that have the name of an earlier one.
+/// Appends a number to repeated names.
 fn tell_apart(adapters: &mut [AdapterInfo]) {
     for i in 0..adapters.len() {
         let (earlier, rest) = adapters.split_at_mut(i);
@@ -119,10 +119,10 @@ fn tell_apart(adapters: &mut [AdapterInfo]) {
     }
 }
 
-/// Whether this is no GPU that was seen before through another interface. What was seen is kept in `seen`; each of it is the
-/// other of one at most.
+/// Whether this GPU was not seen before through another interface. `seen` records all GPUs with the interfaces through
+/// which each was seen; a GPU occurs at most once in each interface.
 fn is_another(info: wgpu::AdapterInfo, seen: &mut Vec<(wgpu::AdapterInfo, Vec<wgpu::Backend>)>) -> bool {
-    // Where only one of the two interfaces tells the place on the bus, the numbers of vendor and device have to do.
+    // If only one of the two interfaces reports the bus address, the vendor and device numbers decide.
     let same_bus = |a: &str, b: &str| a.is_empty() || b.is_empty() || a.eq_ignore_ascii_case(b);
     let same = seen.iter_mut().find(|(other, through)| {
         (other.vendor, other.device) == (info.vendor, info.device)
@@ -145,7 +145,7 @@ fn is_another(info: wgpu::AdapterInfo, seen: &mut Vec<(wgpu::AdapterInfo, Vec<wg
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread asked the machine for its adapters.
+    /// How often this thread enumerated the adapters.
     pub(crate) static LISTINGS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -164,28 +164,28 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterInfo {
 /// Which adapter to open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AdapterChoice {
-    /// The one that [`ADAPTER_VARIABLE`] names, or else the best that is no software.
+    /// The adapter that [`ADAPTER_VARIABLE`] names, or else the best hardware adapter.
     #[default]
     Best,
-    /// The best, software allowed.
+    /// The best adapter, including software.
     Any,
-    /// The one at this position.
+    /// The adapter at this position.
     Index(usize),
-    /// The one with this label, or else the first whose label contains this; in upper or lower case.
+    /// The adapter with this label, or else the first whose label contains this text, ignoring case.
     Name(String),
 }
 
 impl AdapterChoice {
-    /// What a person writes: an index, or a part of a label.
+    /// Parses a person's choice: an index, or a part of a label.
     fn parse(text: &str) -> Self {
         text.trim().parse().map_or_else(|_| Self::Name(text.trim().to_owned()), Self::Index)
     }
 }
 
-/// The position of the adapter that is meant.
+/// The position of the chosen adapter.
 ///
 /// # Errors
-/// [`Error::Unavailable`], with what there is instead.
+/// [`Error::Unavailable`]; the message lists the adapters found.
 pub(crate) fn choose(choice: &AdapterChoice, adapters: &[AdapterInfo]) -> Result<usize> {
     let found = match choice {
         AdapterChoice::Best => match std::env::var(ADAPTER_VARIABLE) {
@@ -221,7 +221,7 @@ fn best<'a>(adapters: impl Iterator<Item = &'a AdapterInfo>) -> Option<usize> {
     adapters.min_by_key(|adapter| (rank(adapter.kind), adapter.index)).map(|adapter| adapter.index)
 }
 
-/// What there is, for those who asked for something else.
+/// The list of adapters for the error message of a failed choice.
 fn there_is(adapters: &[AdapterInfo]) -> String {
     if adapters.is_empty() {
         #[cfg(target_arch = "wasm32")]
@@ -276,7 +276,7 @@ mod tests {
             infos.iter().map(|info| is_another(info.clone(), &mut seen)).collect::<Vec<_>>()
         };
         let (one, two) = ("0000:01:00.0", "0000:02:00.0");
-        // Two equal GPUs and one of another kind, all through both interfaces; software of each.
+        // Two equal GPUs and one of another kind, all through both interfaces; software through each.
         let all = [
             seen_through(Vulkan, 0x10de, 7, one),
             seen_through(Vulkan, 0x10de, 7, two),
@@ -288,7 +288,7 @@ mod tests {
             seen_through(Dx12, 0x1414, 140, ""),
         ];
         assert_eq!(kept(&all), [true, true, true, true, false, false, false, true]);
-        // The place on the bus is told by one of them alone.
+        // Only one interface reports the bus address.
         let all = [
             seen_through(Vulkan, 0x10de, 7, ""),
             seen_through(Vulkan, 0x10de, 7, ""),
@@ -296,7 +296,7 @@ mod tests {
             seen_through(Dx12, 0x10de, 7, two),
         ];
         assert_eq!(kept(&all), [true, true, false, false]);
-        // Nobody knows what these are.
+        // These adapters have no identification.
         assert_eq!(kept(&[seen_through(Vulkan, 0, 0, ""), seen_through(Dx12, 0, 0, "")]), [true, true]);
     }
 

@@ -9,17 +9,17 @@ fn member(of: &JsValue, name: &str) -> Option<JsValue> {
     (!value.is_undefined() && !value.is_null()).then_some(value)
 }
 
-/// `navigator.gpu`, on a page and in a worker.
+/// `navigator.gpu`, in a page or a worker.
 fn gpu() -> Option<JsValue> {
     member(&member(&js_sys::global(), "navigator")?, "gpu")
 }
 
-/// Whether this is a page or a worker of a browser with WebGPU.
+/// Whether this is a page or worker of a browser with WebGPU.
 pub(crate) fn has_webgpu() -> bool {
     gpu().is_some()
 }
 
-/// Whose the adapter is, as in `google swiftshader`.
+/// The vendor and architecture of the adapter, as in `google swiftshader`.
 pub(crate) async fn adapter_name() -> Option<String> {
     let gpu = gpu()?;
     let request: Function = member(&gpu, "requestAdapter")?.dyn_into().ok()?;
@@ -45,7 +45,7 @@ pub(crate) async fn pause() {
     let global = js_sys::global();
     let Some(timer) = member(&global, "setTimeout").and_then(|timer| timer.dyn_into::<Function>().ok()) else { return };
     let promise = Promise::new(&mut |resolve, _| {
-        // A timer that cannot be set is a turn that does not come: the promise is kept at once then.
+        // If no timer can be set, resolves the promise at once.
         if timer.call1(&global, &resolve).is_err() {
             let _ = resolve.call0(&JsValue::UNDEFINED);
         }

@@ -1,14 +1,14 @@
 //! Cooperative matrices: blocks that the invocations of a subgroup multiply together, on units made for it (tensor cores).
 
-/// What is asked of a device for them.
+/// The device features that the kernel requires.
 pub(crate) const FEATURES: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
 
 /// Bytes of workgroup memory that the kernel takes.
 const MEMORY: u32 = 48 << 10;
 
-/// Whether an adapter multiplies the blocks that the kernel is written for: 16 x 16 of f16 with sums in f32, in subgroups of
-/// 32.
+/// Whether an adapter multiplies the blocks for which the kernel is written: 16 x 16 of f16 with sums in f32, in
+/// subgroups of 32.
 pub(crate) fn offers(adapter: &wgpu::Adapter) -> bool {
     use wgpu::CooperativeScalarType::{F16, F32};
     let info = adapter.get_info();

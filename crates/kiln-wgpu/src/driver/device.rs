@@ -33,17 +33,17 @@ pub(crate) struct Inner {
     pub(crate) queue: wgpu::Queue,
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) features: wgpu::Features,
-    /// What plans depend on.
+    /// The properties that plans depend on.
     pub(crate) target: Target,
     pub(crate) capabilities: Capabilities,
-    /// Whether kernels can work on memory that the host maps.
+    /// Whether kernels can access memory that the host maps.
     pub(crate) direct: bool,
-    /// Whether kernels that need no checks at run time go without.
+    /// Whether kernels that need no runtime checks are compiled without them.
     pub(crate) trusting: bool,
-    /// Whether executions measure their kernels.
+    /// Whether executions time their kernels.
     pub(crate) profiling: bool,
     pub(crate) pipelines: Pipelines,
-    /// What of them outlives the process.
+    /// The persistent cache of the pipelines.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) pipeline_cache: Option<Arc<PipelineCache>>,
     pub(super) uploads: Uploads,
@@ -53,12 +53,12 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Submits commands, after all uploads before them. All submissions go through this.
+    /// Submits commands after all earlier uploads. All submissions use this function.
     pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) {
         self.uploads.submit(&self.queue, Some(commands));
     }
 
-    /// Writes bytes, up to whole words: after all that was submitted before, and before all that is submitted later.
+    /// Writes bytes, padded to whole words: after all earlier submissions, and before all later ones.
     pub(crate) fn write(&self, region: &Region, bytes: &[u8]) -> Result<()> {
         let at = (region.memory()?, region.offset());
         self.uploads.write((&self.device, &self.queue), &self.shared.counters, at, bytes);
@@ -72,7 +72,7 @@ impl Inner {
         self.pipeline_cache.as_ref().map(|cache| cache.raw())
     }
 
-    /// Takes note of a pipeline that was compiled from this shader, with or without checks.
+    /// Records that a pipeline was compiled from this shader, with or without checks.
     pub(crate) fn compiled(&self, shader: &str, trusted: bool) {
         if let Some(cache) = &self.pipeline_cache {
             cache.compiled(shader, trusted);
@@ -97,7 +97,7 @@ impl Drop for Inner {
     }
 }
 
-/// Browsers keep what they compiled by themselves.
+/// Browsers cache compiled pipelines by themselves.
 #[cfg(target_arch = "wasm32")]
 impl Inner {
     pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
@@ -107,10 +107,10 @@ impl Inner {
     pub(crate) fn compiled(&self, _: &str, _: bool) {}
 }
 
-/// What the device reported about something that asked for this many bytes, as an error.
+/// The error for what the device reported about work that requested this many bytes.
 fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Error>; 3]) -> Option<Error> {
     let mut reported: Vec<wgpu::Error> = reported.into_iter().flatten().collect();
-    // What follows from a lack of memory is no other error.
+    // If any reported error is out-of-memory, reports that one, because the others follow from it.
     let no_memory = |error: &wgpu::Error| matches!(error, wgpu::Error::OutOfMemory { .. });
     if reported.iter().any(no_memory) {
         return Some(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
@@ -119,7 +119,7 @@ fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Erro
     Some(Error::Driver { what: what.to_owned(), device: device.to_owned(), message })
 }
 
-/// Why a device is gone, once it is.
+/// Why a device is lost, once it is.
 pub(super) type Lost = Arc<Mutex<Option<String>>>;
 
 impl GpuDevice {
@@ -128,7 +128,7 @@ impl GpuDevice {
         &self.inner.info
     }
 
-    /// Waits until all that was submitted is done.
+    /// Waits until all submitted work is done.
     pub(super) async fn finish_with(&self, waiting: Waiting) -> Result<()> {
         let sent = || {
             self.inner.uploads.submit(&self.inner.queue, None);
@@ -176,7 +176,7 @@ impl GpuDevice {
         tensors.iter().try_for_each(|tensor| tensor.check_on(self))
     }
 
-    /// A buffer for kernels to read and write. An allocation that fails shows in the scope of the caller.
+    /// A buffer for kernels to read and write. The error scope of the caller catches a failed allocation.
     pub(super) fn allocate_buffer(&self, bytes: u64) -> Result<wgpu::Buffer> {
         let limit = self.inner.target.limits.max_buffer_size;
         if bytes > limit {
@@ -210,7 +210,7 @@ impl GpuDevice {
         let Some(error) = translated(what, &self.inner.info.name, bytes, [memory, validation, internal]) else {
             return result;
         };
-        // Buffers that the device could not allocate go to the pool first, and from there.
+        // Buffers that the device could not allocate return to the pool, from which they are removed.
         drop(result);
         if matches!(error, Error::OutOfMemory { .. }) {
             self.trim();
@@ -218,7 +218,7 @@ impl GpuDevice {
         Err(error)
     }
 
-    /// Maps a buffer for reading, once all that was submitted before is done.
+    /// Maps a buffer for reading, after all earlier submissions are done.
     pub(crate) async fn map(&self, buffer: &wgpu::Buffer, bytes: u64, waiting: Waiting) -> Result<wgpu::BufferView> {
         let mapped = Signal::new();
         let set = mapped.clone();
@@ -237,7 +237,7 @@ impl GpuDevice {
         slice.get_mapped_range().map_err(|error| failed(error.to_string()))
     }
 
-    /// Sees to it that the device delivers what it has finished.
+    /// Makes the device deliver finished work.
     #[cfg(not(target_arch = "wasm32"))]
     fn drive(&self, waiting: Waiting) {
         let device = self.inner.device.clone();
@@ -249,7 +249,7 @@ impl GpuDevice {
         match waiting {
             Waiting::Here => wait(),
             Waiting::Elsewhere => {
-                // A thread for each wait: they are few and last as long as the work that is waited for.
+                // One thread for each wait: there are few, and they last as long as the work.
                 if let Err(error) = std::thread::Builder::new().name("kiln-gpu-wait".into()).spawn(wait.clone()) {
                     kiln_device::waiting::no_thread("waiting for a device", &error);
                     wait();
@@ -258,16 +258,16 @@ impl GpuDevice {
         }
     }
 
-    /// The browser delivers by itself.
+    /// The browser delivers finished work by itself.
     #[cfg(target_arch = "wasm32")]
     fn drive(&self, _: Waiting) {}
 }
 
-/// What is done so soon is asked for again and again: to be woken by the driver takes longer, on virtual machines above all.
+/// How long to poll before blocking: being woken by the driver takes longer, above all on virtual machines.
 #[cfg(not(target_arch = "wasm32"))]
 const SOON: Duration = Duration::from_micros(200);
 
-/// Waits until all that was submitted is done, and delivers it.
+/// Waits until all submitted work is done and delivered.
 #[cfg(not(target_arch = "wasm32"))]
 fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
     let start = Instant::now();
@@ -280,7 +280,7 @@ fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
     device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ())
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+#[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 pub(super) mod tests {
     use kiln_ir::op::{Elementwise, Transpose};
     use kiln_ir::{Operand, Record};
@@ -289,7 +289,7 @@ pub(super) mod tests {
     use crate::{AdapterChoice, GpuCommandBatch};
     use kiln_device::waiting::block_on;
 
-    /// A device of any kind; `None` where the machine has none and the tests do not ask for one.
+    /// A device of any kind; `None` if the machine has none and the tests do not require one.
     pub(in crate::driver) fn device() -> Option<GpuDevice> {
         match GpuDevice::open(&AdapterChoice::Any) {
             Ok(device) => Some(device),
@@ -329,7 +329,7 @@ pub(super) mod tests {
     fn an_error_of_a_device_reaches_the_caller_and_leaves_the_device() {
         let Some(device) = device() else { return };
         let report = || {
-            // A copy from a buffer that cannot be copied from.
+            // A copy from a buffer that does not allow copies.
             let buffer = |usage| {
                 let descriptor = wgpu::BufferDescriptor { label: None, size: 64, usage, mapped_at_creation: false };
                 device.inner.device.create_buffer(&descriptor)

@@ -18,13 +18,14 @@ use kiln_device::{Driver, Executable, Location};
 
 type Plan = kiln_device::Plan<GpuDevice>;
 
-/// What is asked of a device for it.
+/// The device features that this requires.
 pub(crate) const FEATURES: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
 
-/// The most bytes of operands and results together: more was not measured.
+/// Maximum bytes of operands and results together: larger sizes were not measured.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Whether a plan should run so: one element-wise kernel, which touches everything once, and not too much of it.
+/// Whether a plan should use mapped memory: it has a single element-wise kernel, which accesses everything once, and
+/// few bytes.
 pub(crate) fn takes(device: &GpuDevice, plan: &Plan) -> bool {
     let tensors = plan.inputs.iter().map(|input| input.1).chain(plan.results.iter().map(|result| result.1));
     let elementwise = matches!(&plan.steps[..], [Dispatch { code: Code::Chain(_), .. }]);
@@ -38,13 +39,13 @@ pub struct Direct {
     executable: Executable<GpuDevice>,
     /// Mapped for writing unless the plan runs.
     operands: Region,
-    /// Where each of them begins.
+    /// The offset of each operand.
     starts: Vec<u64>,
     results: HostResults,
 }
 
 impl Direct {
-    /// Compiles a plan on these operands and takes memory for it.
+    /// Compiles a plan for these operands and allocates its memory.
     ///
     /// # Errors
     /// The errors of [`Executable::new`].
@@ -65,7 +66,7 @@ impl Direct {
         self.operands.bytes() + self.results.region.bytes()
     }
 
-    /// Runs the plan on these operands, and copies each result. After an error it cannot run again.
+    /// Runs the plan on these operands, and copies out each result. After an error it cannot run again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
@@ -87,7 +88,7 @@ impl Direct {
             program.submit(device, None)
         });
         run.await?;
-        // Done before the results are seen: both wait for the same.
+        // Requested before the results are read, because both wait for the same work.
         buffer.map_async(wgpu::MapMode::Write, .., |_| {});
         self.results.read(device, outputs, waiting).await
     }
@@ -97,19 +98,19 @@ impl Direct {
 #[derive(Debug)]
 pub struct HostResults {
     region: Region,
-    /// Where each of them begins, and its bytes.
+    /// The offset of each result, and its bytes.
     places: Vec<(u64, u64)>,
 }
 
 impl HostResults {
-    /// Takes memory for the results of a plan, and adds it to what is given to it.
+    /// Allocates memory for the results of a plan, and adds it to `given`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub(crate) async fn new(device: &GpuDevice, plan: &Plan, given: &mut HashMap<TensorId, Region>) -> Result<Self> {
         let (mut starts, bytes) = laid_out(device, plan.results.iter().map(|result| result.1));
         for (position, result) in plan.results.iter().enumerate() {
-            // What is wanted twice lies in one place.
+            // A tensor that is wanted twice has one location.
             let first = plan.results.iter().position(|other| other.0 == result.0);
             starts[position] = starts[first.unwrap_or(position)];
         }
@@ -124,7 +125,7 @@ impl HostResults {
         Ok(Self { region, places })
     }
 
-    /// Copies each result, once all that was submitted is done.
+    /// Copies out each result after all earlier submissions are done.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
@@ -140,7 +141,7 @@ impl HostResults {
     }
 }
 
-/// Memory that kernels use and the host maps. What it writes is mapped at first.
+/// Memory that kernels use and the host maps. Memory that the host writes is mapped initially.
 async fn memory(device: &GpuDevice, bytes: u64, usage: wgpu::BufferUsages) -> Result<Region> {
     let buffer = || {
         device.inner.shared.counters.storage_buffers.add(1);
@@ -155,7 +156,7 @@ async fn memory(device: &GpuDevice, bytes: u64, usage: wgpu::BufferUsages) -> Re
     device.scoped_work("taking memory", bytes, buffer).await
 }
 
-/// Where tensors of this many bytes begin in one buffer, and the bytes of all.
+/// The offsets of tensors of these sizes in one buffer, and the total bytes.
 fn laid_out(device: &GpuDevice, bytes: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
     let alignment = u64::from(device.inner.target.limits.min_storage_buffer_offset_alignment).max(16);
     let mut end = 0;

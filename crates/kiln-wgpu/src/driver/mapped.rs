@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kiln_device::host_copy::{self, PART};
 
-/// More threads than these gain nothing: what is written goes over the bus, which two fill, and to wake more takes as long as
-/// they save.
+/// Maximum number of threads: writes cross the bus, which two threads saturate, and waking more takes as long as it
+/// saves.
 const MOST_THREADS: usize = 4;
 
-/// Writes bytes, each from their own place on, into a buffer that is mapped for writing; `false` where it is not. Their last
-/// word is filled up with zeros.
+/// Writes bytes, each at its own offset, into a buffer that is mapped for writing; returns `false` if it is not mapped.
+/// Pads their last word with zeros.
 pub(crate) fn write<'a>(all: impl IntoIterator<Item = (&'a [u8], u64)>, buffer: &wgpu::Buffer) -> bool {
     let failed = AtomicBool::new(false);
     let parts = all.into_iter().flat_map(|(bytes, offset)| bytes.chunks(PART).zip((offset..).step_by(PART)));
@@ -26,7 +26,7 @@ pub(crate) fn write<'a>(all: impl IntoIterator<Item = (&'a [u8], u64)>, buffer: 
     !failed.into_inner()
 }
 
-/// Reads bytes of mapped memory, as many as both have.
+/// Reads as many bytes of mapped memory as both slices have.
 pub(crate) fn read(from: &[u8], to: &mut [u8]) {
     host_copy::copy(from, to, MOST_THREADS);
 }

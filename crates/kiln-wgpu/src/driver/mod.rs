@@ -67,7 +67,7 @@ impl Driver for GpuDevice {
         let adapters = Self::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
         let choices: Vec<_> = adapters.map(|adapter| AdapterChoice::Index(adapter.index)).collect();
         if choices.is_empty() {
-            // The search for the best one says why there is none.
+            // The search for the best adapter fails with the reason why no adapter was found.
             let best = Self::find(&AdapterChoice::Best)?;
             return Ok(vec![AdapterChoice::Index(best.index)]);
         }
@@ -224,7 +224,7 @@ impl Driver for GpuDevice {
     }
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+#[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod tests {
     use kiln_ir::{Error, Operations};
 

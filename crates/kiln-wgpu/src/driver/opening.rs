@@ -28,18 +28,18 @@ use kiln_device::waiting::Waiting;
 use kiln_device::waiting::{block_on, elsewhere};
 use kiln_device::{Shared, blocking_and_async};
 
-/// Buffers are whole vectors of four words: kernels may read and write them as such.
+/// Buffers are multiples of four words, which kernels may access as whole vectors.
 const GRANULARITY: u64 = 16;
 
 /// Free memory beyond this is returned to the driver.
 const MOST_FREE: u64 = 1 << 30;
 
-/// Held by who asks the driver for adapters or for a device.
+/// Held while adapters are enumerated or a device is opened.
 #[cfg(not(target_arch = "wasm32"))]
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// Does `work` while nobody else in the process opens anything. It takes up to some tenths of a second, which it spends in
-/// the driver: who must not wait has a thread do it.
+/// Runs `work` while nothing else in the process opens a device. It takes up to some tenths of a second inside the
+/// driver, so callers that must not block use a thread.
 #[cfg(not(target_arch = "wasm32"))]
 async fn alone<T, F>(waiting: Waiting, work: impl FnOnce() -> F + Send + 'static) -> T
 where
@@ -62,12 +62,12 @@ async fn alone<T, F: Future<Output = T>>(_: Waiting, work: impl FnOnce() -> F) -
     work().await
 }
 
-/// How large the blocks are that wgpu takes from the driver and gives out in parts: small at first, then twice as large each
-/// time. To take a large one of the host's memory is half of what the first operation of a process waits for.
+/// The sizes of the blocks that wgpu allocates from the driver and subdivides: small at first, then doubling.
+/// Allocating a large block of host memory would be half of the delay of a process's first operation.
 const BLOCKS: wgpu::MemoryHints =
     wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: (8 << 20)..(256 << 20) };
 
-/// Opens a device that notes it when it is lost.
+/// Opens a device that records its loss.
 async fn open(
     name: &str,
     adapter: &wgpu::Adapter,
@@ -96,7 +96,7 @@ async fn open(
         *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     });
     let name = name.to_owned();
-    // What no scope catches would end the process.
+    // Errors outside of all scopes would otherwise end the process.
     device.on_uncaptured_error(Arc::new(move |error| tracing::error!("{name}: {error}")));
     Ok((device, queue, lost))
 }
@@ -194,7 +194,7 @@ impl GpuDevice {
             let reason = format!("{} has no timestamps", info.name);
             return Err(Error::Unavailable { what: "the time of each kernel".into(), reason });
         }
-        // Everything that the adapter can do: the defaults are those of the weakest browser.
+        // Requests the full limits of the adapter: the defaults are those of the weakest browser.
         let mut limits = adapter.limits();
         if !features.contains(wgpu::Features::IMMEDIATES) {
             limits.max_immediate_size = 0;

@@ -47,7 +47,7 @@ impl DeviceOptions {
         Self { profile: true, ..self }
     }
 
-    /// What is asked of an adapter, where it offers it.
+    /// The features that are requested if the adapter has them.
     pub(crate) fn features(&self) -> wgpu::Features {
         let clock = if self.profile { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
         if self.plain {

@@ -24,11 +24,11 @@ use kiln_device::waiting::{Signal, block_on};
 pub(crate) struct Pipeline {
     pub(crate) raw: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
-    /// Whether parameters are immediates; otherwise they are a uniform buffer.
+    /// Whether parameters are immediates; otherwise they are in a uniform buffer.
     pub(crate) immediates: bool,
 }
 
-/// The compiled kernels of a device, by what was baked into them.
+/// The compiled kernels of a device, by their code and constants.
 #[derive(Debug, Default)]
 pub(crate) struct Pipelines {
     compiled: Mutex<HashMap<Code, Arc<Pipeline>>>,
@@ -39,7 +39,7 @@ impl Pipelines {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(code).cloned()
     }
 
-    /// Keeps a pipeline, or returns the one that someone else made meanwhile.
+    /// Stores a pipeline, or returns the one that another thread stored meanwhile.
     fn keep(&self, code: &Code, pipeline: Pipeline) -> Arc<Pipeline> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         compiled.entry(code.clone()).or_insert_with(|| Arc::new(pipeline)).clone()
@@ -52,7 +52,7 @@ impl Pipelines {
 }
 
 impl GpuDevice {
-    /// Compiles these codes, those that are new, on as many threads as there are processors.
+    /// Compiles those of the codes that are new, on as many threads as there are processors.
     ///
     /// # Errors
     /// [`Error::Driver`] for a kernel that the driver refuses, [`Error::DeviceLost`], [`Error::OutOfMemory`].
@@ -66,7 +66,7 @@ impl GpuDevice {
     /// The pipeline of a code that was compiled.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for one that was not.
+    /// [`Error::Unavailable`] if it was not compiled.
     pub(crate) fn pipeline(&self, code: &Code) -> Result<Arc<Pipeline>> {
         let missing = || Error::Unavailable { what: code.name().into(), reason: "not compiled".into() };
         self.inner.pipelines.find(code).ok_or_else(missing)
@@ -91,7 +91,7 @@ impl GpuDevice {
             let compilation = compilation.clone();
             std::thread::Builder::new().name("kiln-gpu-compile".into()).spawn(move || compilation.work()).ok()
         };
-        // A thread that there is no room for leaves its work to the others; without any of them it is done here.
+        // If a thread cannot be started, the others do its work; if none can, this thread does it.
         if (0..threads).filter_map(spawn).count() == 0 {
             compilation.work();
         }
@@ -101,7 +101,7 @@ impl GpuDevice {
 
     #[cfg(target_arch = "wasm32")]
     async fn compile_all(&self, codes: &[&Code]) -> Result<()> {
-        // The browser compiles them side by side, as long as nobody waits for one before the next is asked for.
+        // The browser compiles them in parallel if all are requested before the first is awaited.
         let mut running: Vec<_> = codes.iter().map(|code| Some(Box::pin(self.compile(code)))).collect();
         let mut done = Ok(());
         std::future::poll_fn(move |context| {
@@ -127,10 +127,10 @@ impl GpuDevice {
     }
 }
 
-/// Kernels that threads compile together. The last thread that lets go of it tells how it ended, even where one panicked.
+/// Kernels that several threads compile. The last thread that drops it reports the result, even if one panicked.
 #[cfg(not(target_arch = "wasm32"))]
 struct Compilation {
-    /// There until the end.
+    /// `Some` until the end.
     device: Option<GpuDevice>,
     codes: Vec<Code>,
     next: AtomicUsize,
@@ -144,7 +144,7 @@ impl Compilation {
     fn work(&self) {
         let Some(device) = &self.device else { return };
         while let Some(code) = self.codes.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            // Error scopes belong to a thread: each compilation stands in its own.
+            // Error scopes are per thread, so each compilation has its own.
             match block_on(device.compile(code)) {
                 Ok(()) => _ = self.compiled.fetch_add(1, Ordering::Relaxed),
                 Err(error) => {
@@ -160,7 +160,7 @@ impl Compilation {
 impl Drop for Compilation {
     fn drop(&mut self) {
         let name = self.device.as_ref().map(|device| device.adapter().name.clone()).unwrap_or_default();
-        // Who waits may let the device go next, and counts on being the last to do so.
+        // The waiting caller may drop the device next, and relies on its reference being the last.
         self.device = None;
         let failed = self.failed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let all = *self.compiled.get_mut() == self.codes.len();
@@ -219,7 +219,7 @@ fn compile(inner: &Inner, code: &Code) -> Pipeline {
         module: &module,
         entry_point: Some("main"),
         compilation_options: wgpu::PipelineCompilationOptions {
-            // No kernel reads workgroup memory that it has not written.
+            // Kernels read no workgroup memory before writing it.
             zero_initialize_workgroup_memory: false,
             ..Default::default()
         },

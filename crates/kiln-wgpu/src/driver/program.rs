@@ -13,19 +13,19 @@ use crate::plan::{Dispatch, FAULT_STRIDE, Slice};
 use crate::{GpuDevice, Region};
 use kiln_device::waiting::Waiting;
 
-/// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long: in a browser
-/// from drawing the page.
+/// Maximum dispatches in one submission. Longer plans are split, so that other work is not delayed for long: in a
+/// browser, drawing the page.
 const DISPATCHES_A_SUBMISSION: usize = if cfg!(target_arch = "wasm32") { 32 } else { 256 };
 
 /// A plan's dispatches, compiled and bound.
 #[derive(Debug)]
 pub struct Program {
     steps: Vec<Bound>,
-    /// The clock of the kernels, where the device times them.
+    /// The timestamps of the kernels, if the device times them.
     timestamps: Option<Timestamps>,
 }
 
-/// A dispatch with everything that it needs.
+/// A dispatch with all its bindings.
 #[derive(Debug)]
 struct Bound {
     name: &'static str,
@@ -35,7 +35,7 @@ struct Bound {
     groups: [u32; 3],
 }
 
-/// What is copied to the host after a program, or by itself.
+/// Regions that are copied to the host after a program, or without one.
 type Reads<'a, 'b> = &'a mut [Read<'b, wgpu::Buffer>];
 
 impl Program {
@@ -46,7 +46,7 @@ impl Program {
         Ok(Self { steps, timestamps })
     }
 
-    /// Submits the program, and with its last commands copies to the host.
+    /// Submits the program, with the copies to the host in its last command buffer.
     fn submit_with(&self, device: &GpuDevice, faults: Option<&Region>, copies: Option<Copies<'_>>) -> Result<()> {
         let inner = &device.inner;
         if let Some(words) = faults {
@@ -88,8 +88,8 @@ impl Program {
     }
 }
 
-/// Submits a program, if there is one, and copies regions to the host: in one submission and one mapping, or in as few as the
-/// largest buffer of the device allows.
+/// Submits a program, if there is one, and copies regions to the host, with one submission and one mapping, or as few
+/// as the largest buffer of the device allows.
 pub(super) async fn run(
     device: &GpuDevice,
     program: Option<(&Program, Option<&Region>)>,
@@ -121,12 +121,12 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Regions that are copied to a buffer of the host.
+/// Regions that are copied to a readback buffer.
 #[derive(Debug, Clone, Copy)]
 struct Copies<'a> {
     to: &'a Readback,
     group: &'a Group,
-    /// All that is read; the group has part of it.
+    /// All reads; the group contains some of them.
     reads: &'a [Read<'a, wgpu::Buffer>],
 }
 
@@ -154,7 +154,7 @@ fn encode(encoder: &mut wgpu::CommandEncoder, steps: &[Bound]) {
     steps.iter().for_each(|step| step.dispatch(&mut pass));
 }
 
-/// The same with a pass for each step, which is what can be measured; `before` steps were in earlier submissions.
+/// The same with a pass for each step, because only passes can be timed; `before` steps were in earlier submissions.
 fn encode_timed(encoder: &mut wgpu::CommandEncoder, steps: &[Bound], before: usize, timestamps: &Timestamps) {
     for (number, step) in steps.iter().enumerate() {
         let timestamp_writes = Some(timestamps.of_pass(number));
@@ -175,11 +175,11 @@ impl Bound {
     }
 }
 
-/// Binds dispatches to memory. Their kernels are compiled.
+/// Binds dispatches to memory. Their kernels must be compiled.
 fn bind(device: &GpuDevice, dispatches: &[Dispatch], memory: &Bindings<wgpu::Buffer>) -> Result<Vec<Bound>> {
     let inner = &device.inner;
     let pipelines = dispatches.iter().map(|dispatch| device.pipeline(&dispatch.code)).collect::<Result<Vec<_>>>()?;
-    // Parameters never change for a plan: where they are no immediates, one buffer holds those of all dispatches.
+    // The parameters of a plan are constant: if they are not immediates, one buffer holds those of all dispatches.
     let alignment = u64::from(inner.target.limits.min_uniform_buffer_offset_alignment).max(16);
     let mut arena: Vec<u8> = Vec::new();
     let mut offsets = Vec::with_capacity(dispatches.len());
@@ -227,10 +227,10 @@ fn bind(device: &GpuDevice, dispatches: &[Dispatch], memory: &Bindings<wgpu::Buf
     Ok(steps)
 }
 
-/// The part of a buffer that a kernel sees.
+/// The part of a buffer that is bound for a kernel.
 ///
 /// # Errors
-/// [`Error::Limit`] where it is larger than a binding can be.
+/// [`Error::Limit`] if it exceeds the maximum binding.
 fn binding<'a>(device: &GpuDevice, slice: &Slice, region: &'a Region) -> Result<wgpu::BufferBinding<'a>> {
     let (offset, bytes) = match slice.at {
         Location::Fault(_) => (0, FAULT_STRIDE),

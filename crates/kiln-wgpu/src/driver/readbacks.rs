@@ -7,13 +7,13 @@ use kiln_ir::Result;
 use crate::GpuDevice;
 use kiln_device::waiting::Waiting;
 
-/// The least size of a buffer: small readings share them.
+/// Minimum size of a buffer: small downloads share them.
 const LEAST_BYTES: u64 = 1 << 16;
-/// Buffers that wait to be used again, and what they hold together; of one alone, however large.
+/// Maximum number of idle buffers, and their total bytes, unless there is only one.
 const MOST_BUFFERS: usize = 16;
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Buffers of a device that nobody reads from, none of them mapped; the last used last.
+/// Idle, unmapped readback buffers of a device; most recently used last.
 #[derive(Debug, Default)]
 pub(crate) struct Readbacks(Mutex<Vec<wgpu::Buffer>>);
 
@@ -37,13 +37,13 @@ impl Readbacks {
         }
     }
 
-    /// Gives the buffers back to the driver.
+    /// Returns the buffers to the driver.
     pub(crate) fn clear(&self) {
         self.free().clear();
     }
 }
 
-/// A buffer that results are copied to, to be read.
+/// A buffer to which results are copied for download.
 #[derive(Debug)]
 pub(crate) struct Readback {
     device: GpuDevice,
@@ -52,7 +52,7 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// A buffer for this many bytes, whole words, which are not more than a buffer can have.
+    /// A buffer for this many bytes, which are whole words and at most the maximum buffer size.
     pub(crate) fn new(device: &GpuDevice, bytes: u64) -> Self {
         let inner = &device.inner;
         let size = inner.shared.pool.size_class(bytes.max(LEAST_BYTES)).min(inner.target.limits.max_buffer_size);
@@ -72,10 +72,10 @@ impl Readback {
         &self.buffer
     }
 
-    /// Shows `see` the bytes, once all that was submitted is done.
+    /// Calls `see` with the bytes after all earlier submissions are done.
     ///
-    /// Who gives up while it waits loses the buffer: wgpu may take the end of the work that was waited for then for the
-    /// end of what the buffer would be used for next.
+    /// A caller that drops this future loses the buffer: otherwise wgpu might take the completion of the awaited work
+    /// for that of the buffer's next use.
     ///
     /// # Errors
     /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
@@ -89,7 +89,7 @@ impl Readback {
     }
 }
 
-/// What is read through one buffer.
+/// The downloads that share a buffer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     /// The bytes of all, whole words.
@@ -97,18 +97,18 @@ pub(crate) struct Group {
     pub(crate) places: Vec<Place>,
 }
 
-/// One tensor of a group.
+/// One tensor in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Which of all that is read.
+    /// Its index among all reads.
     pub(crate) number: usize,
-    /// Its first byte in the buffer.
+    /// The offset of its first byte in the buffer.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
 }
 
 impl Place {
-    /// Its bytes, up to whole words.
+    /// Its bytes, padded to whole words.
     pub(crate) fn words(&self) -> u64 {
         self.bytes.next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT)
     }
@@ -118,12 +118,13 @@ impl Place {
     }
 }
 
-/// Puts reads of these sizes into as few groups as buffers of at most `most` bytes allow. There is at least one.
+/// Distributes reads of these sizes over as few groups as buffers of at most `most` bytes allow. There is at least one
+/// group.
 pub(crate) fn groups(sizes: impl IntoIterator<Item = u64>, most: u64) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut last = Group::default();
     for (number, bytes) in sizes.into_iter().enumerate() {
-        // Each from a whole vector on.
+        // Each begins at a whole vector.
         let mut start = last.bytes.next_multiple_of(16);
         if start > 0 && start + bytes > most {
             groups.push(std::mem::take(&mut last));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::adapters::AdapterInfo;
 
-/// What of an open device can serve again.
+/// The reusable parts of an open device.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) info: AdapterInfo,
@@ -15,7 +15,7 @@ pub(crate) struct Opened {
     pub(crate) queue: wgpu::Queue,
     pub(crate) features: wgpu::Features,
     pub(crate) limits: wgpu::Limits,
-    /// Why the device is gone, once it is.
+    /// Why the device is lost, once it is.
     pub(crate) lost: Arc<Mutex<Option<String>>>,
 }
 
@@ -27,7 +27,7 @@ impl Opened {
 
 static RETIRED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
-/// A device of this adapter that was opened like this.
+/// A retired device of this adapter that was opened with the same options.
 pub(crate) fn take(info: &AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Option<Opened> {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
     let serves =
@@ -36,7 +36,7 @@ pub(crate) fn take(info: &AdapterInfo, features: wgpu::Features, limits: &wgpu::
     Some(retired.swap_remove(at))
 }
 
-/// Keeps a device that nobody uses any more.
+/// Keeps an unused device.
 pub(crate) fn keep(opened: Opened) {
     RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
 }
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_device_is_handed_out_again_unless_it_is_lost() {
         let choice = AdapterChoice::Index(0);
-        // Options of its own, so that no test beside this one takes the device.
+        // Distinct options, so that no other test takes the device.
         let open = || GpuDevice::open_with(&choice, &DeviceOptions::new().plain().profile());
         let first = match open() {
             Ok(device) => device,

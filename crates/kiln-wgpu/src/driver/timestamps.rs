@@ -10,12 +10,12 @@ use crate::GpuDevice;
 /// Bytes of a timestamp.
 const BYTES: u64 = wgpu::QUERY_SIZE as u64;
 
-/// The clock of an executable: a time before and after each of its dispatches.
+/// The timestamps of an executable: one before and one after each of its dispatches.
 #[derive(Debug)]
 pub(crate) struct Timestamps {
-    /// For one submission after the other.
+    /// Reused for each submission.
     queries: wgpu::QuerySet,
-    /// Those of all dispatches.
+    /// The timestamps of all dispatches.
     resolved: wgpu::Buffer,
 }
 
@@ -37,7 +37,7 @@ impl Timestamps {
         }
     }
 
-    /// What the pass of this dispatch of a submission writes.
+    /// The timestamps that the pass of this dispatch of a submission writes.
     pub(crate) fn of_pass(&self, number: usize) -> wgpu::ComputePassTimestampWrites<'_> {
         let first = 2 * number as u32;
         wgpu::ComputePassTimestampWrites {
@@ -47,13 +47,13 @@ impl Timestamps {
         }
     }
 
-    /// Keeps what the `count` dispatches of a submission wrote; `before` came in earlier ones, a multiple of what a
-    /// submission has.
+    /// Resolves the timestamps of the `count` dispatches of a submission; `before` dispatches were in earlier ones, a
+    /// multiple of the dispatches of a submission.
     pub(crate) fn resolve(&self, encoder: &mut wgpu::CommandEncoder, before: usize, count: usize) {
         encoder.resolve_query_set(&self.queries, 0..2 * count as u32, &self.resolved, 2 * BYTES * before as u64);
     }
 
-    /// The times of the last execution, of these kernels and workgroups.
+    /// The times of the last execution, for these kernels and workgroups.
     ///
     /// # Errors
     /// [`kiln_ir::Error::DeviceLost`].

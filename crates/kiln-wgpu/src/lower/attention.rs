@@ -13,19 +13,19 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
-/// Queries of a block, and keys, as in the source.
+/// Queries and keys of a block, as in the source.
 const BLOCK: usize = 64;
 
-/// Workgroups that fill a large device about twice.
+/// About twice as many workgroups as a large device runs at once.
 const PLENTY: usize = 256;
 
-/// What compiles the sources that two kernels share for those that know options.
+/// The constant that compiles shared sources for kernels with options.
 const MORE: (&str, u32) = ("MORE", 1);
 
-/// The most queries that are few.
+/// Maximum number of queries for the kernel for few queries.
 const FEW: usize = 8;
 
-/// The longest keys and values that few queries read.
+/// Maximum elements of keys and values for the kernel for few queries.
 const FEW_ELEMENTS: usize = 256;
 
 impl Lower<GpuDevice> for Attention {
@@ -44,7 +44,7 @@ impl Lower<GpuDevice> for Attention {
             && e.t > 0
             && [e.d, e.dv].iter().all(|d| d.is_multiple_of(4) && (4..=FEW_ELEMENTS).contains(d));
         let plain = self.is_plain() && e.d == e.dv && inputs[1..3].iter().all(|kv| kv.ty.dtype == DType::F32);
-        // The kernel for few queries without options knows no causality: every query sees all keys.
+        // The kernel for few queries without options is not causal: every query sees all keys.
         let stored = Stored::of([inputs[1].ty.dtype, inputs[2].ty.dtype])
             .filter(|_| few && (!plain || e.s == 1 || !self.causal));
         let more = match stored {
@@ -83,7 +83,7 @@ fn row_bytes(value: Value, elements: usize) -> usize {
     }
 }
 
-/// Floats or blocks as f32, for the duration of this step.
+/// Casts floats or blocks to f32 for the duration of this step.
 fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     match value.ty.dtype {
         DType::F32 => Ok(value),
@@ -98,7 +98,7 @@ fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     }
 }
 
-/// How keys and values that few queries read are stored.
+/// How the keys and values for few queries are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stored {
     Floats(DType),
@@ -106,7 +106,7 @@ enum Stored {
 }
 
 impl Stored {
-    /// Where the kernel reads them as they are: both are of one type.
+    /// The type that the kernel reads directly: both must have it.
     fn of([k, v]: [DType; 2]) -> Option<Self> {
         match k {
             _ if k != v => None,
@@ -125,16 +125,16 @@ impl Stored {
     }
 }
 
-/// What attention takes into account beside products: what `attention_sights` has written, a mask, a cap of scores.
+/// The options of attention: the output of `attention_sights`, a mask, a cap of scores.
 #[derive(Debug, Clone, Copy)]
 struct More {
     sights: Slice,
-    /// Where the sinks and the slopes of heads are among the words of `sights`.
+    /// The offsets of the sinks and the slopes of heads in the words of `sights`.
     sinks: usize,
     slopes: usize,
     /// The mask, or a placeholder.
     mask: Slice,
-    /// 0 without a mask, 1 for one that is added, 2 for booleans; as the source says.
+    /// 0 without a mask, 1 for an additive mask, 2 for booleans, as in the source.
     mask_kind: u32,
     mask_strides: [usize; 4],
     cap: Option<Param>,
@@ -149,7 +149,7 @@ impl More {
         let places = op.places();
         let (queries, heads) = (e.batch * e.s, e.kv_heads * e.group);
         let sights = plan.scratch(TensorType::u32(Shape::new(&[3 * queries + 2 * heads])?)).at;
-        // An operand that is not there is not read: a few bytes that any binding holds take its place.
+        // Missing operands are not read: a few bytes that any binding allows take their place.
         let nothing = plan.scratch(TensorType::u32(Shape::new(&[4])?));
         let word = |plan: &mut Lowering<'_>, place: Option<usize>| match place.map(|place| inputs[place]) {
             Some(value) if value.ty.dtype.is_float() => as_f32(plan, value),
@@ -215,7 +215,7 @@ impl More {
     }
 }
 
-/// Where a kernel writes: the result, or parts of it with the statistics of each query behind them.
+/// The destination of a kernel: the result, or partial results followed by the statistics of each query.
 struct Parts {
     at: Slice,
     /// Queries of all heads.
@@ -225,7 +225,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Parts where keys are split, or where what they leave has yet to be put together.
+    /// Partial results if keys are split, or if their results must be combined.
     fn new(
         plan: &mut Lowering<'_>,
         out: Slice,
@@ -246,7 +246,7 @@ impl Parts {
         self.rows * self.d
     }
 
-    /// Puts the parts together, of heads of `s` queries.
+    /// Combines the partial results of heads with `s` queries.
     fn finish(&self, plan: &mut Lowering<'_>, out: Slice, s: usize, more: Option<&More>) {
         let statistics = self.splits * self.stride();
         let mut params: Vec<Word> = vec![self.d.into(), self.splits.into(), self.rows.into(), statistics.into()];
@@ -313,7 +313,7 @@ fn blocks(
     more: Option<&More>,
 ) -> Result<()> {
     let [q, k, v, out] = buffers;
-    // Short heads that share keys are one block of queries.
+    // Short heads that share keys form one block of queries.
     let together = if e.s < BLOCK { e.group } else { 1 };
     let (units, rows, sharing) = (e.batch * e.kv_heads * e.group / together, together * e.s, e.group / together);
     let chunk = if e.dv <= 64 { 64 } else { 128 };

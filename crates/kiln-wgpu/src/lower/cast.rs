@@ -28,7 +28,7 @@ pub(super) fn cast(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DTyp
     }
 }
 
-/// A value of f16 or bf16 as f32, for the duration of this step.
+/// Casts f16 or bf16 to f32 for the duration of this step.
 pub(crate) fn widened(plan: &mut Lowering<'_>, value: Value) -> Value {
     let wide = plan.scratch(TensorType::f32(value.ty.shape));
     cast(plan, [value.at.into(), wide.at.into()], [value.ty.dtype, DType::F32], value.ty.shape.numel());

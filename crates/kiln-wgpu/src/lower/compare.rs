@@ -34,7 +34,7 @@ impl Lower<GpuDevice> for Arithmetic {
     }
 }
 
-/// A value whose elements are words: itself, or where they are bytes a copy for the duration of this step.
+/// A value whose elements are words: itself, or for bytes a copy for the duration of this step.
 pub(super) fn in_words(plan: &mut Lowering<'_>, value: Value) -> Value {
     let to = Compare::in_words(value.ty.dtype);
     if to == value.ty.dtype {
@@ -45,7 +45,7 @@ pub(super) fn in_words(plan: &mut Lowering<'_>, value: Value) -> Value {
     words
 }
 
-/// Runs a kernel whose invocations take four elements of operands that may repeat.
+/// Runs a kernel whose invocations process four elements of operands that may repeat.
 fn of_each(plan: &mut Lowering<'_>, code: &Code, operands: &[Value], out: Value) {
     let n = out.ty.shape.numel();
     let sizes: Vec<usize> = operands.iter().chain([&out]).map(|value| value.ty.dtype.size()).collect();

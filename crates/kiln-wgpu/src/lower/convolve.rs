@@ -15,13 +15,13 @@ impl Lower<GpuDevice> for Convolve2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let (picture, kernel, out) = (inputs[0].at, inputs[1].at, outputs[0].at);
-        // A stride that is never taken may be beyond all numbers.
+        // A stride without effect may have any value.
         let taken = |stride: usize, results: usize| if results == 1 { 1 } else { stride };
         let stride = (taken(self.stride.0, e.out_h), taken(self.stride.1, e.out_w));
         within_reach(&e, stride)?;
         let pixels = e.out_h * e.out_w;
         let every_pixel = pixels == e.h * e.w && (e.top, e.left, stride) == (0, 0, (1, 1));
-        // A stack of products has one A, that of all pictures, or one for each group of one picture.
+        // A stack of products has one A, that of all images, or one for each group of one image.
         let stacked = if e.groups == 1 { e.batch == 1 || pixels >= 64 } else { e.batch == 1 };
         if (e.kh, e.kw) == (1, 1) && every_pixel && stacked {
             let product = Product {
@@ -44,7 +44,7 @@ impl Lower<GpuDevice> for Convolve2d {
         for piece in pieces(&plan.target.limits, e.batch, &bytes) {
             let buffers = [kernel.into(), piece.of(picture, bytes[0]), piece.of(out, bytes[1])];
             let e = ConvolveExtents { batch: piece.len, ..e };
-            // Tiles of 32 kernels are mostly empty for a few; chains must stay short where rows are not cut.
+            // Tiles of 32 kernels would be mostly empty for few kernels; chains must stay short if rows are not split.
             let group = e.of_group();
             if group.c_out <= 4 && group.c_in <= 256 && e.kh <= 64 && e.kw <= 64 {
                 direct(plan, &e, stride, buffers);
@@ -56,13 +56,13 @@ impl Lower<GpuDevice> for Convolve2d {
     }
 }
 
-/// Rows and columns of padded images at most: kernels count them in 32 bits, where those before the image wrap around.
+/// Maximum rows and columns of padded images: kernels count them in 32 bits, where those before the image wrap around.
 const LONGEST: usize = 1 << 31;
 
-/// Whether every row and column that a kernel is laid on has a number of its own.
+/// Checks that every row and column that a kernel covers has a distinct 32-bit number.
 ///
 /// # Errors
-/// [`Error::Limit`] where padding, stride or dilation reach farther.
+/// [`Error::Limit`] if padding, stride or dilation exceed that.
 fn within_reach(e: &ConvolveExtents, stride: (usize, usize)) -> Result<()> {
     let (down, across) = e.span();
     let last = |results: usize, stride: usize, span: usize| results.saturating_sub(1) * stride + span;
@@ -77,7 +77,7 @@ fn limited(what: &'static str, asked: usize, limit: usize) -> Result<()> {
     }
 }
 
-/// The side of a square kernel that is baked in, if it is among these.
+/// The side of a square kernel as a constant, if it is one of these.
 fn side(e: &ConvolveExtents, known: &[usize]) -> u32 {
     if e.kh == e.kw && known.contains(&e.kh) { e.kh as u32 } else { 0 }
 }
@@ -93,7 +93,7 @@ fn direct(plan: &mut Lowering<'_>, e: &ConvolveExtents, stride: (usize, usize), 
             .into_iter()
             .map(Word::from)
             .collect();
-    // Rows that are shared are found by walking over all of those between the first and the last.
+    // The kernel finds shared rows by iterating over all rows between the first and the last.
     let apart = e.dilation != (1, 1) || stride.0 > e.h;
     let code = Code::Kernel(CONVOLVE_DIRECT, vec![("SIDE", side(e, &[3, 5])), ("APART", u32::from(apart))]);
     plan.dispatch(code, buffers.to_vec(), &params, Grid::invocations(n));

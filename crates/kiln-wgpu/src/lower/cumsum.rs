@@ -15,7 +15,7 @@ use kiln_device::lower::along_last;
 
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 1024;
-/// Tiles of the shortest part that is worth a workgroup: three launches take some microseconds.
+/// Minimum tiles of a part: three launches take some microseconds.
 const SHORTEST: usize = 4;
 
 impl Lower<GpuDevice> for Cumsum {
@@ -35,7 +35,7 @@ impl Lower<GpuDevice> for Cumsum {
 fn rows(plan: &mut Lowering<'_>, dtype: DType, x: Slice, y: Slice, rows: usize, n: usize) -> Result<()> {
     let stored = number(if dtype == DType::F32 { DType::F32 } else { DType::U32 });
     let most = n.div_ceil(SHORTEST * Cumsum::TILE);
-    // Totals of one row are summed by one workgroup, a tile at a time.
+    // One workgroup sums the totals of a row, a tile at a time.
     let tiles = n.div_ceil(Cumsum::TILE).div_ceil((BUSY / rows.max(1)).clamp(1, most.max(1)));
     let part = tiles * Cumsum::TILE;
     let parts = n.div_ceil(part);
@@ -46,7 +46,7 @@ fn rows(plan: &mut Lowering<'_>, dtype: DType, x: Slice, y: Slice, rows: usize, 
         plan.dispatch(Code::Kernel(kernel, constants), buffers, words, Grid::groups_of(groups));
     };
     if parts == 1 {
-        // Nothing is in front of a row: what would hold it is not read.
+        // There is nothing before a row: the placeholder is not read.
         run(plan, CUMSUM, Some(false), vec![x, x, y], &words, rows);
         return Ok(());
     }

@@ -10,7 +10,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// How large a fused chain may become on a device.
+/// The limits of a fused chain on a device.
 pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
     let buffers = limits.max_storage_buffers_per_shader_stage as usize;
     let outputs = (buffers / 4).max(1);

@@ -17,7 +17,7 @@ struct Tiles {
     of: ExpertTiles,
     /// The expert of each tile.
     chosen: Slice,
-    /// The products of each tile, where there may be several.
+    /// The products of each tile, if it has several.
     slots: Slice,
 }
 
@@ -46,7 +46,7 @@ impl Lower<GpuDevice> for MatmulByExpert {
         let [x, weights, indices] = [inputs[0], inputs[1], inputs[2]];
         let e = self.extents(&x.ty.shape, &weights.ty.shape, &indices.ty.shape)?;
         reported(plan, self.name(), e.experts, indices)?;
-        // Without experts every index is an error.
+        // Without experts every index is invalid.
         if outputs[0].ty.shape.is_empty() || e.experts == 0 {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Lower<GpuDevice> for MatmulByExpert {
     }
 }
 
-/// Adds the products of tiles with the weights, in pieces that a binding holds.
+/// Adds the products of tiles with the weights, in pieces that fit a binding.
 fn multiply(plan: &mut Lowering<'_>, e: ExpertExtents, tiles: &Tiles, [x, out]: [Slice; 2], weights: Value) {
     let all = e.experts * e.n;
     let row_bytes = weights.ty.bytes() / all;
@@ -103,7 +103,7 @@ fn multiply(plan: &mut Lowering<'_>, e: ExpertExtents, tiles: &Tiles, [x, out]: 
     }
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+#[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod tests {
     use kiln_ir::QuantFormat;
     use kiln_ir::op::Op;
@@ -133,7 +133,7 @@ mod tests {
                 _ => kiln_ir::narrow(&numbers(experts * n * k), weights.as_mut()),
             }
             let weights = weights.as_data().as_bytes().to_vec();
-            // Each product by itself, and products brought together.
+            // Separate products, and products grouped in tiles.
             for rows in [2, rows] {
                 let indices: Vec<u8> =
                     (0..rows * used).flat_map(|i| ((i * i % experts) as u32).to_le_bytes()).collect();
@@ -144,7 +144,7 @@ mod tests {
                 ];
                 let op = Op::from(MatmulByExpert);
                 let (least, whole) = run(&device, op, &inputs, None);
-                // Less than the weights, of f32 less than those of an expert, and 32 rows.
+                // Smaller than the weights, for f32 smaller than those of one expert, and than 32 rows.
                 let (many, cut) = run(&device, op, &inputs, Some(35_840));
                 assert!(many > least, "{dtype:?}: {least} and {many} dispatches");
                 assert!(cut == whole, "{dtype:?}, {rows} rows");

@@ -11,7 +11,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// This many indices a single workgroup looks through while the others work.
+/// Maximum number of indices that a single workgroup checks while the others copy.
 const SCANNED: usize = 1 << 14;
 
 impl Lower<GpuDevice> for Gather {
@@ -26,7 +26,7 @@ impl Lower<GpuDevice> for Gather {
             rows(plan, self.name(), inputs, out);
             return Ok(());
         }
-        // The rows that are chosen as they are stored, and then as f32.
+        // Gathers the rows as stored, then decodes them to f32.
         let shape = Shape::new(&[inputs[1].ty.shape.numel(), inputs[0].ty.shape.columns()])?;
         let stored = plan.scratch(TensorType::of(dtype, shape)?);
         rows(plan, self.name(), inputs, stored);
@@ -40,12 +40,12 @@ impl Lower<GpuDevice> for Gather {
     }
 }
 
-/// Copies rows of a table as they are stored.
+/// Copies rows of a table as stored.
 fn rows(plan: &mut Lowering<'_>, op: &'static str, inputs: &[Value], out: Value) {
     let (table, rows, count) = (inputs[0], inputs[0].ty.shape.rows(), inputs[1].ty.shape.numel());
     let row = table.ty.bytes() / rows.max(1);
     let fault = plan.fault(op, rows);
-    // Rows of no columns have no invocations to report what is wrong with their indices.
+    // Without columns no invocations copy rows, so the scan must report invalid indices.
     let scan = count <= SCANNED || row == 0;
     copied(plan, &[table], row, inputs[1], out, (fault, scan));
     if !scan {
@@ -53,7 +53,7 @@ fn rows(plan: &mut Lowering<'_>, op: &'static str, inputs: &[Value], out: Value)
     }
 }
 
-/// Copies rows of `row` bytes of tables that are counted through.
+/// Copies rows of `row` bytes of tables whose rows are numbered consecutively.
 pub(super) fn copied(
     plan: &mut Lowering<'_>,
     tables: &[Value],
@@ -64,7 +64,7 @@ pub(super) fn copied(
 ) {
     let count = indices.ty.shape.numel();
     let rows: usize = tables.iter().map(|table| table.ty.shape.rows()).sum();
-    // Bytes of a unit, and units of a word.
+    // Bytes of a unit, and units per word.
     let unit = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit)).unwrap_or(1);
     let per = (4 / unit).max(1);
     let constants = vec![("UNIT", unit as u32), ("SCAN", scan.into())];

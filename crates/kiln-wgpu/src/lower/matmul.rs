@@ -18,32 +18,32 @@ pub(super) struct Product {
     pub(super) a: Slice,
     pub(super) b: Slice,
     pub(super) c: Slice,
-    /// How A and B are stored: types of floats.
+    /// The floating-point types of A and B.
     pub(super) types: [DType; 2],
     /// A is stored as `[k, m]`.
     pub(super) transpose_a: bool,
     /// B is stored as `[n, k]`.
     pub(super) transpose_b: bool,
     pub(super) batch: usize,
-    /// One A serves all of the stack.
+    /// All products of the stack share one A.
     pub(super) shared_a: bool,
-    /// One B serves all of the stack.
+    /// All products of the stack share one B.
     pub(super) shared_b: bool,
     pub(super) m: usize,
     pub(super) k: usize,
     pub(super) n: usize,
 }
 
-/// Vectors that the kernels for few of them take at most.
+/// Maximum number of vectors for the kernels for few vectors.
 const FEW: usize = 8;
 
 /// Rows of a tile of cooperative matrices, as in the source.
 const COOPERATIVE_ROWS: usize = 128;
 
-/// Workgroups that fill a large device about twice.
+/// About twice as many workgroups as a large device runs at once.
 const PLENTY: usize = 256;
 
-/// How a tiled product is cut.
+/// How a tiled product is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tiling {
     /// Side of a tile.
@@ -53,17 +53,18 @@ pub(super) struct Tiling {
     pub(super) across: usize,
     /// Parts of k.
     pub(super) splits: usize,
-    /// Products in each part but the last: a multiple of the depth of a slice.
+    /// Products in each part except the last: a multiple of the depth of a slice.
     pub(super) slice: usize,
 }
 
 impl Tiling {
-    /// The tile with the least work that gives enough workgroups, k split where there would be too few of them otherwise.
+    /// The tile with the least work that gives enough workgroups; splits k if there would be too few.
     pub(super) fn of(batch: usize, m: usize, k: usize, n: usize) -> Self {
         let tiles = |tile: usize| batch * m.div_ceil(tile) * n.div_ceil(tile);
-        // A part of k must be long enough to pay for its tile of C, which is written and read once more.
+        // A part of k must be long enough to justify its tile of C, which is written and read once more.
         let parts = |tile: usize| (k / (8 * tile)).clamp(1, 64);
-        // 200 workgroups are as good as PLENTY. Small tiles waste less at the edges, but every product in them takes longer.
+        // 200 workgroups are as good as PLENTY. Small tiles waste less at the edges, but each of their products takes
+        // longer.
         let work = |&(tile, pace): &(usize, usize)| tiles(tile) * tile * tile * pace;
         let enough = [(128, 10), (64, 14), (32, 22)].into_iter().filter(|&(tile, _)| tiles(tile) * parts(tile) >= 200);
         let tile = enough.min_by_key(work).map_or(32, |(tile, _)| tile);
@@ -78,17 +79,17 @@ impl Tiling {
         self.down * self.across * self.splits * batch
     }
 
-    /// Whether k ends within a slice of a tile.
+    /// Whether k ends inside a slice of a tile.
     pub(super) fn edge(&self, k: usize) -> bool {
         k == 0 || !k.is_multiple_of(2048 / self.tile)
     }
 }
 
-/// The place of results: themselves, or where `splits` of them are added up afterwards.
+/// The destination of results: the result itself, or memory for `splits` partial results that are summed afterwards.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts {
     pub(super) at: Slice,
-    /// Elements from one part to the next.
+    /// Elements between parts.
     pub(super) stride: usize,
     splits: usize,
     result: Slice,
@@ -104,7 +105,7 @@ impl Parts {
         Ok(Self { at, stride, splits, result })
     }
 
-    /// Adds the parts up.
+    /// Sums the parts.
     pub(super) fn finish(&self, plan: &mut Lowering<'_>) {
         if self.splits > 1 {
             let vectors = self.stride / 4;
@@ -120,11 +121,11 @@ impl Product {
     /// Adds the dispatches; C has at least one element.
     pub(super) fn lower(mut self, plan: &mut Lowering<'_>) -> Result<()> {
         if self.shared_b && !self.transpose_a && !self.shared_a {
-            // The rows of all A are those of one.
+            // The rows of a stack of A form one matrix.
             (self.m, self.batch) = (self.m * self.batch, 1);
         }
         if (self.batch, self.m) == (1, 1) {
-            // A row that is multiplied is a column too: the matrix is then the one whose rows can be cut.
+            // A single row is also a column: then the other matrix is the one whose rows can be split.
             (self.a, self.b, self.m, self.n) = (self.b, self.a, self.n, 1);
             (self.transpose_a, self.transpose_b) = (!self.transpose_b, true);
             (self.shared_a, self.shared_b) = (false, false);
@@ -145,8 +146,8 @@ impl Product {
         Ok(())
     }
 
-    /// One product. Where a binding cannot hold A or C, their rows are cut. Where it cannot hold B, the turned operands are
-    /// multiplied, so that the rows that are cut are those of B, and the result is turned back.
+    /// One product. If a binding cannot hold A or C, their rows are split. If it cannot hold B, the transposed product
+    /// is computed, so that the split rows are those of B, and the result is transposed.
     fn one(mut self, plan: &mut Lowering<'_>) -> Result<()> {
         let Self { m, k, n, c, .. } = self;
         let limits = &plan.target.limits;
@@ -166,7 +167,7 @@ impl Product {
                 return Ok(());
             }
         }
-        // Rows of B, unless it is stored as columns, are elements of f32 by then.
+        // Rows of B, unless it is stored as columns, have been cast to f32.
         let row = if self.transpose_b { size_b } else { 4 } * k;
         if fits(limits, size_b * k * n) || pieces(limits, n, &[row, 4 * m]).len() == 1 {
             return self.whole(plan);
@@ -258,8 +259,8 @@ impl Product {
         Ok(())
     }
 
-    /// The width of the tiles where cooperative matrices do it: for f16 whose rows are whole vectors. A product with few tiles
-    /// and long sums is better split.
+    /// The width of the tiles for cooperative matrices, if they support the product: f16 with rows of whole vectors. A
+    /// product with few tiles and long sums is better split.
     fn cooperative(&self, plan: &Lowering<'_>) -> Option<usize> {
         let &Self { m, k, n, batch, .. } = self;
         let rows = [if self.transpose_a { m } else { k }, if self.transpose_b { k } else { n }];
@@ -296,8 +297,8 @@ impl Product {
         plan.dispatch(code, vec![self.a, self.b, self.c], &params, Grid::groups_of(total));
     }
 
-    /// Products of the rows of a matrix (columns of it, unless `by_rows`) with few vectors. `strides` are those in C of rows
-    /// of the matrix and of vectors.
+    /// Products of the rows of a matrix (of its columns, unless `by_rows`) with few vectors. `strides` are the
+    /// distances in C between rows of the matrix and between vectors.
     fn few(
         &self,
         plan: &mut Lowering<'_>,
@@ -331,7 +332,7 @@ impl Product {
             return Ok(());
         }
         let across = length.div_ceil(128);
-        // At most 256 products in the chain of an invocation, of which eight share a column; at least 16.
+        // Eight invocations share a column. The chain of each has at most 256 products, and at least 16.
         let wanted = (2 * PLENTY).div_ceil(across * batch).clamp(1, 64).max(k.div_ceil(2048));
         let slice = k.div_ceil(wanted).next_multiple_of(32).max(128);
         let splits = k.div_ceil(slice).max(1);
@@ -363,7 +364,7 @@ struct Factor {
     length: usize,
 }
 
-/// The elements as f32: where they are of another type, a copy.
+/// The elements as f32: a copy if they have another type.
 fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Result<Slice> {
     if dtype == DType::F32 || elements == 0 {
         return Ok(at);
@@ -373,14 +374,15 @@ fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Re
     Ok(copy)
 }
 
-/// How many invocations share a row of `k` elements: as few as make enough workgroups, and chains of at most 256 products.
+/// How many invocations share a row of `k` elements: as few as give enough workgroups and chains of at most 256
+/// products.
 pub(super) fn lanes(batch: usize, rows: usize, k: usize) -> usize {
     let groups = |lanes: usize| batch * rows.div_ceil(4 * WORKGROUP as usize / lanes);
     let enough = |lanes: usize| groups(lanes) >= 2 * PLENTY || 8 * lanes > k;
     [8, 32, 64, 128].into_iter().find(|&lanes| enough(lanes) && k <= 256 * lanes).unwrap_or(256)
 }
 
-/// The operand as vectors of `k` elements: where it is stored as `[k, count]`, a copy of it that is not.
+/// The operand as vectors of `k` elements: a transposed copy if it is stored as `[k, count]`.
 fn rows_of(
     plan: &mut Lowering<'_>,
     at: Slice,
@@ -392,7 +394,7 @@ fn rows_of(
     if transposed && count > 1 && k > 0 { turned(plan, at, copies, k, count) } else { Ok(at) }
 }
 
-/// A stack of as many matrices as there are products: itself, or where it has fewer a copy that repeats them.
+/// A stack with a matrix for each product: itself, or a copy that repeats its matrices.
 fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<StridedCopy>) -> Result<Value> {
     let Some(repeat) = repeat else { return Ok(stack) };
     let matrix = &stack.ty.shape.dims()[stack.ty.shape.rank() - 2..];
@@ -408,7 +410,7 @@ impl Lower<GpuDevice> for Matmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let [repeat_a, repeat_b] = self.repeats(&inputs[0].ty, &inputs[1].ty)?;
-        // A single matrix serves the stack as it is.
+        // A single matrix serves the whole stack.
         let shared_a = inputs[0].ty.shape.numel() == e.m * e.k && e.batch > 1 && e.m * e.k > 0;
         let a = if shared_a { inputs[0] } else { repeated(plan, inputs[0], e.batch, repeat_a)? };
         let b = repeated(plan, inputs[1], e.batch, repeat_b)?;
@@ -472,7 +474,7 @@ mod tests {
         assert_eq!(cut(1, 64, 4096, 64), (32, 16));
         assert_eq!(cut(1, 16, 16, 16), (32, 1));
         assert_eq!(cut(300, 100, 0, 100), (128, 1));
-        // What each case of the tests of variants is there for.
+        // Checks that each case of `tests/variants.rs` selects its intended variant.
         for (batch, m, n, tile) in [(50, 250, 251, 128), (50, 256, 252, 128), (52, 121, 122, 64), (52, 124, 128, 64)] {
             assert_eq!(cut(batch, m, 24, n), (tile, 1));
         }

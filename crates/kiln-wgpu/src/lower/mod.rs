@@ -19,7 +19,7 @@ mod rope;
 mod rows;
 mod scatter;
 mod shape;
-#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+#[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod small_bindings;
 mod top_k;
 mod transpose;
@@ -38,7 +38,7 @@ pub(crate) type Lowering<'a> = kiln_device::Lowering<'a, GpuDevice>;
 
 /// Adds dispatches to a plan.
 pub(crate) trait Dispatches {
-    /// Runs a kernel with these constants baked in on buffers and parameters, in the order of its head.
+    /// Runs a kernel with these constants on buffers and parameters, in the order of its head.
     fn run(
         &mut self,
         kernel: Kernel,

@@ -2,12 +2,12 @@
 
 use crate::plan::Slice;
 
-/// Neighbouring units of a tensor (rows, elements) that fit a binding together.
+/// Consecutive units of a tensor (rows, elements) that fit a binding together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) start: usize,
     pub(crate) len: usize,
-    /// Whether it is all there is.
+    /// Whether it has all units.
     whole: bool,
 }
 
@@ -17,7 +17,7 @@ impl Piece {
         Self { start: 0, len: units, whole: true }
     }
 
-    /// The part of a tensor that it is, of units of this many bytes.
+    /// The piece's part of a tensor with units of this many bytes.
     pub(crate) fn of(&self, of: impl Into<Slice>, bytes: usize) -> Slice {
         let whole = of.into();
         let offset = whole.offset + (self.start * bytes) as u64;
@@ -31,8 +31,9 @@ pub(crate) fn fits(limits: &wgpu::Limits, bytes: usize) -> bool {
     bytes as u64 <= limits.max_storage_buffer_binding_size
 }
 
-/// Cuts `units` of this many bytes each, in every one of several tensors, where another binding can begin. Units that are too
-/// large by themselves are pieces. Where nothing can be cut, there is one piece, which the device then refuses.
+/// Divides `units` of these bytes, in every one of several tensors, at offsets where a binding may begin. Units that
+/// are too large by themselves form pieces. If no division is possible, there is one piece, which the device then
+/// refuses.
 pub(crate) fn pieces(limits: &wgpu::Limits, units: usize, bytes: &[usize]) -> Vec<Piece> {
     let largest = bytes.iter().copied().max().unwrap_or(0);
     let whole = Piece::whole(units);
@@ -41,7 +42,7 @@ pub(crate) fn pieces(limits: &wgpu::Limits, units: usize, bytes: &[usize]) -> Ve
         return vec![whole];
     }
     let alignment = limits.min_storage_buffer_offset_alignment.max(16) as usize;
-    // The fewest units that end where a binding can begin, which is at a power of two.
+    // The fewest units that end where a binding may begin, which is a power of two.
     let even = bytes.iter().map(|bytes| bytes.trailing_zeros()).min().unwrap_or(0);
     let step = alignment >> even.min(alignment.trailing_zeros());
     let len = (most / largest).max(1) / step * step;
@@ -73,7 +74,7 @@ mod tests {
             assert_eq!(next, units);
             assert_eq!(pieces[0].whole, units * bytes <= 10_000);
         }
-        // Too large, but another one can begin after each.
+        // Too large, but another binding may begin after each.
         let starts: Vec<usize> = pieces(&limits, 3, &[10_240]).iter().map(|piece| piece.start).collect();
         assert_eq!(starts, [0, 1, 2]);
         // Rows of 1004 bytes begin at a multiple of 256 only every 64th time.

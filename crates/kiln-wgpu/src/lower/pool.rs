@@ -9,7 +9,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// Elements of the largest window that one invocation takes: longer chains would round too often.
+/// Maximum elements of a window for one invocation: longer chains would round too often.
 pub(crate) const SMALL_WINDOW: usize = 64;
 
 impl Lower<GpuDevice> for Pool2d {

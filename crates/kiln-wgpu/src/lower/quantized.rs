@@ -6,7 +6,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// Parts of 32 elements that this many elements are read in.
+/// Number of parts of 32 elements.
 fn parts(elements: usize) -> usize {
     elements / 32
 }
@@ -14,12 +14,12 @@ fn parts(elements: usize) -> usize {
 impl Lower<GpuDevice> for Quantize {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
-        // What the sources add to products so that nothing else is.
+        // The sources add this to products; -0 adds nothing.
         let zero: Word = (-0.0f32).into();
         for piece in pieces(&plan.target.limits, inputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
             let words: Word = (piece.len * bytes).div_ceil(4).into();
             let pairs = piece.len.div_ceil(2);
-            // Sixteen blocks of 32 elements a workgroup.
+            // Sixteen blocks of 32 elements per workgroup.
             let whole = |kernel| {
                 let groups = piece.len.div_ceil(16);
                 let params = [piece.len.into(), words, groups.into(), zero];
@@ -32,7 +32,7 @@ impl Lower<GpuDevice> for Quantize {
                     (kiln_shaders::QUANTIZE_ROUNDED, Vec::new(), params.to_vec(), groups)
                 }
                 QuantFormat::Mxfp4 => {
-                    // A block an invocation.
+                    // One block per invocation.
                     let groups = piece.len.div_ceil(kiln_shaders::WORKGROUP as usize);
                     let params = [piece.len.into(), words, groups.into(), zero];
                     (kiln_shaders::QUANTIZE_MXFP4, Vec::new(), params.to_vec(), groups)
@@ -40,7 +40,7 @@ impl Lower<GpuDevice> for Quantize {
                 QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => whole(kiln_shaders::QUANTIZE_SCALED),
                 QuantFormat::Q4_1 | QuantFormat::Q5_1 => whole(kiln_shaders::QUANTIZE_SHIFTED),
                 QuantFormat::Q2K | QuantFormat::Q4K | QuantFormat::Q5K => {
-                    // Sixteen sub-blocks a workgroup.
+                    // Sixteen sub-blocks per workgroup.
                     let groups = (piece.len * len / self.format.layout().group).div_ceil(16);
                     let params = [piece.len.into(), groups.into(), zero];
                     let constants = vec![kiln_shaders::constant(self.format)];
@@ -76,10 +76,10 @@ impl Lower<GpuDevice> for Dequantize {
     }
 }
 
-/// How a product with quantised weights runs.
+/// The kernel for a product with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Lanes share rows of the weights: rows of x at a time, and lanes.
+    /// Lanes share rows of the weights: rows of x at a time, and number of lanes.
     Rows { rows: usize, lanes: usize },
     /// Tiles of 16 `tall` rows and 64 columns.
     Tiles { tall: usize },
@@ -88,12 +88,12 @@ enum Way {
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 256;
 
-/// The way for `m` rows of x, `n` of the weights and `k` elements in each.
+/// The kernel for `m` rows of x, `n` of the weights and `k` elements in each.
 fn way(m: usize, n: usize, k: usize) -> Way {
     let tiles = |tall: usize| m.div_ceil(16 * tall) * n.div_ceil(64);
     if m > 8 {
-        // Tall tiles read the weights less often, but only many of them use the whole device. Too few of any are no match
-        // for lanes, which share a row among many.
+        // Tall tiles read the weights less often, but only many of them use the whole device. If there are few tiles of
+        // any height, lanes are faster, because many share a row.
         let fits = |tall: usize| m > 8 * tall && tiles(tall) >= BUSY;
         if let Some(tall) = [8, 4].into_iter().find(|&tall| fits(tall)) {
             return Way::Tiles { tall };
@@ -106,12 +106,13 @@ fn way(m: usize, n: usize, k: usize) -> Way {
     Way::Rows { rows, lanes: lanes(rows, m.div_ceil(rows), n, k) }
 }
 
-/// The lanes that share rows of the weights, `n` of `k` elements, where `down` groups of `rows` rows of x are multiplied with them.
+/// The number of lanes that share rows of the weights, `n` of `k` elements, if `down` groups of `rows` rows of x are
+/// multiplied with them.
 pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
-    // A piece of x in workgroup memory feeds so many lanes.
+    // A piece of x in workgroup memory serves at most this many lanes.
     let most = parts(k).min(128 / rows);
-    // A workgroup has four rows of the weights for each slot of lanes: more lanes make more workgroups. Measured on an H200, of
-    // one row times 8192 x 28672 of Q4_K: fewer than 16 and more than 32 are slower.
+    // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups. Measured on an
+    // H200, for one row times 8192 x 28672 of Q4_K: fewer than 16 and more than 32 are slower.
     let (least, enough) = if rows == 1 { (16, BUSY / 2) } else { (32, 3 * BUSY) };
     let few = |lanes: usize| lanes < least || down * n.div_ceil(1024 / lanes) < enough;
     let mut lanes = 8;
@@ -155,7 +156,7 @@ impl Lower<GpuDevice> for QuantMatmul {
     }
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+#[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod tests {
     use kiln_ir::op::Op;
     use kiln_ir::{Shape, TensorType};
@@ -166,17 +167,17 @@ mod tests {
 
     #[test]
     fn few_rows_go_to_lanes_and_many_to_tiles() {
-        // As many lanes as the weights are too few for.
+        // More lanes for fewer weights.
         assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 16 });
         assert_eq!(way(1, 4096, 14_336), Way::Rows { rows: 1, lanes: 32 });
         assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 128 });
         assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
         assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });
-        // No more lanes than a piece of x has parts.
+        // No more lanes than parts in a piece of x.
         assert_eq!(way(2, 4096, 4096), Way::Rows { rows: 2, lanes: 64 });
         assert_eq!(way(3, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
         assert_eq!(way(8, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
-        // Many rows of few weights stay there until there are tiles enough.
+        // Many rows with few weights use lanes until there are enough tiles.
         assert_eq!(way(32, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
         assert_eq!(way(32, 28_672, 8192), Way::Tiles { tall: 2 });
         assert_eq!(way(64, 28_672, 8192), Way::Tiles { tall: 4 });
@@ -201,7 +202,7 @@ mod tests {
             format.encode(&x, &mut blocks).unwrap();
             let few = TensorType::f32(shape(&[300, k]));
             let (x, some) = (bytes(&x), bytes(&x[..300 * k]));
-            // In the product, the result is too large, so its rows are cut; and of most formats so are the weights.
+            // In the product the result is too large, so its rows are split, and for most formats also the weights.
             let most = 4 * 600 * format.block_len() as u64;
             for (op, inputs, most) in [
                 (Op::from(Quantize { format }), vec![(ty, x.clone())], most),

@@ -13,9 +13,9 @@ use crate::plan::{Code, Grid, Slice};
 use kiln_device::Location;
 
 const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
-/// Vectors that an invocation takes at once.
+/// Vectors that an invocation reads at once.
 const AT_ONCE: usize = 8;
-/// Vectors that an invocation takes at most.
+/// Maximum vectors of an invocation.
 const CHAIN: usize = 64;
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 1024;
@@ -28,7 +28,7 @@ struct Kind {
     reduction: Reduction,
     /// Words of a partial result of one element.
     words: usize,
-    /// Elements that are reduced to one, for their mean.
+    /// Number of elements that are reduced to one, for their mean.
     count: usize,
 }
 
@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// Where results go: the buffer, and how many are before them.
+/// The destination of results: the buffer, and the number of results before them.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     at: Location,
@@ -67,7 +67,7 @@ impl Lower<GpuDevice> for Dot {
     }
 }
 
-/// Invocations that share a row of this many vectors: each takes a few, as far as that keeps the device busy.
+/// Invocations that share a row of this many vectors: each reads a few, if that keeps the device busy.
 fn team(vectors: usize, rows: usize) -> usize {
     let mut team = vectors.div_ceil(AT_ONCE).next_power_of_two().min(WORKGROUP);
     while team < WORKGROUP && team < vectors && rows.saturating_mul(team) < INVOCATIONS {
@@ -87,7 +87,7 @@ fn span(vectors: usize, rows: usize) -> usize {
     vectors.div_ceil(parts).next_multiple_of(SHORTEST)
 }
 
-/// Reduces rows of `n` elements; products of two vectors, where there are two sources of one row.
+/// Reduces rows of `n` elements; if there are two sources of one row, their products.
 fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Location], rows: usize, n: usize, out: Location) -> Result<()> {
     if rows > 1 {
         for piece in pieces(&plan.target.limits, rows, &[4 * n]) {
@@ -118,7 +118,7 @@ fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Location], rows: usize, n: usi
 
 /// Rows that one dispatch reads.
 struct Rows {
-    /// Where they lie; two for the products of two vectors.
+    /// The source; two for the products of two vectors.
     x: Vec<Slice>,
     rows: usize,
     n: usize,
@@ -129,7 +129,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Elements that are read at once. The last vector of a single row may be longer than what is left of it.
+    /// Elements that are read at once. The last vector of a single row may extend beyond it.
     fn width(&self) -> usize {
         if !self.partial && (self.n.is_multiple_of(4) || self.rows == 1) { 4 } else { 1 }
     }
@@ -174,7 +174,7 @@ impl Rows {
     }
 }
 
-/// Reduces along an axis that `inner` elements lie inside of.
+/// Reduces along an axis whose elements have `inner` elements each.
 fn columns(plan: &mut Lowering<'_>, kind: Kind, x: Location, extents: [usize; 3], out: Location) -> Result<()> {
     let [outer, along, inner] = extents;
     let width = if inner.is_multiple_of(4) { 4 } else { 1 };
@@ -214,7 +214,7 @@ struct Columns {
     x: Slice,
     outer: usize,
     along: usize,
-    /// Of `width` elements.
+    /// Number of columns, each `width` elements.
     columns: usize,
     width: usize,
     /// The position of the first element along the axis.
@@ -227,9 +227,9 @@ struct Columns {
 struct Tiling {
     /// Columns of a workgroup.
     across: usize,
-    /// Workgroups beside one another.
+    /// Number of workgroups side by side.
     tiles: usize,
-    /// Parts that the axis is cut into, and the elements of one.
+    /// Number of parts of the axis, and the elements of a part.
     parts: usize,
     span: usize,
 }
@@ -237,7 +237,7 @@ struct Tiling {
 impl Columns {
     fn tiling(&self) -> Tiling {
         let widest = self.columns.next_power_of_two().min(WORKGROUP);
-        // Short axes leave little to do for invocations below one another; 32 columns keep reads whole.
+        // On short axes, invocations one below another have little work; 32 columns keep reads contiguous.
         let down = self.along.div_ceil(2 * AT_ONCE).next_power_of_two().min(WORKGROUP / widest.min(32));
         let across = widest.min(WORKGROUP / down);
         let down = WORKGROUP / across;

@@ -9,7 +9,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
-/// Bits of the number of a pair within a dispatch, as in the source.
+/// Bits of the index of a pair within a dispatch, as in the source.
 const LEVELS: usize = 9;
 
 /// Invocations that fill a large device.
@@ -24,7 +24,7 @@ impl Lower<GpuDevice> for Rope {
         let operands = Self::operands(&types);
         for piece in pieces(&plan.target.limits, shape.numel() / (positions * d), &[bytes]) {
             let x = piece.of(inputs[0].at, bytes);
-            // An operand that is not there is not read.
+            // Missing operands are not read.
             let [at, factors] =
                 [operands.positions, operands.factors].map(|index| index.map_or(x, |index| inputs[index].at.into()));
             rotate(self, plan, &piece, [positions, d], operands, vec![x, at, factors, piece.of(outputs[0].at, bytes)]);
@@ -42,7 +42,7 @@ fn rotate(
     buffers: Vec<Slice>,
 ) {
     let (half, rotated, heads, fours) = (d / 2, op.pairs(d), heads.len, positions.div_ceil(4));
-    // Fractions cannot express that angles grow from pair to pair: then every pair has its own dispatch.
+    // Fractions cannot express angles that grow from pair to pair: then every pair has its own dispatch.
     let at_once = if op.theta.get() < 1.0 { 1 } else { 1 << LEVELS };
     let constants = vec![
         ("INTERLEAVED", u32::from(op.style == RopeStyle::Interleaved)),
@@ -68,12 +68,12 @@ fn words(x: u64) -> [Word; 2] {
     [((x >> 32) as u32).into(), (x as u32).into()]
 }
 
-/// A number below 1 in units of 2^-64; 1 as the greatest below it.
+/// A number below 1 in units of 2^-64; 1 becomes the largest below it.
 fn fraction(x: f64) -> u64 {
     (x * 2f64.powi(64)) as u64
 }
 
-/// An angle in radians as the fraction of a turn, in units of 2^-64, without its whole turns.
+/// An angle in radians as a fraction of a turn, in units of 2^-64, without whole turns.
 fn turn(angle: f64) -> u64 {
     /// 1 / 2π in units of 2^-128.
     const TURNS: u128 = 0x28be_60db_9391_054a_7f09_d5f4_7d4d_3770;

@@ -15,17 +15,17 @@ use crate::plan::{Code, Grid, Slice, Word};
 use kiln_device::Location;
 
 const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
-/// Words of a row that an invocation holds at most.
+/// Maximum words of a row that an invocation holds.
 const MOST_HELD: usize = 64;
-/// Words that it holds where there is enough to do for a large device.
+/// Words that it holds if there is enough work for a large device.
 const HELD: usize = 16;
 /// Vectors of an invocation in the last dispatch for long rows, as in the sources.
 const APPLIED: usize = 4;
-/// Invocations, and workgroups of those that hold much, that keep a large device busy.
+/// Number of invocations, and of workgroups that hold much, that keep a large device busy.
 const INVOCATIONS: usize = 1 << 17;
 const BUSY: usize = 512;
 
-/// How rows are shared.
+/// How invocations share rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sharing {
     rows: usize,
@@ -50,7 +50,7 @@ impl Sharing {
         while team < WORKGROUP && team < vectors && rows.saturating_mul(team) < INVOCATIONS {
             team *= 2;
         }
-        // Where rows are not vectors, twice the instructions would hold as much: half of it is enough.
+        // Without whole vectors, holding as much would take twice the instructions: half of it is enough.
         let most = if width == 4 { MOST_HELD / 4 } else { MOST_HELD / 2 };
         let mut held = vectors.div_ceil(team).next_power_of_two();
         if held > most {
@@ -62,7 +62,7 @@ impl Sharing {
         Self { rows, columns, width, vectors, team, held, parts: vectors.div_ceil(team * held) }
     }
 
-    /// Whether every invocation of every workgroup holds as many vectors as it has room for: it need not ask then.
+    /// Whether every invocation of every workgroup holds its maximum of vectors, so that it needs no check.
     fn is_full(&self) -> bool {
         self.vectors == self.team * self.held * self.parts && self.rows.is_multiple_of(WORKGROUP / self.team)
     }
@@ -76,21 +76,21 @@ impl Sharing {
 
 /// The kernels of an operation on rows.
 struct Kernels<'a> {
-    /// Of rows that a team holds.
+    /// For rows that a team holds.
     whole: Kernel,
-    /// Of long rows: measuring parts, joining, writing.
+    /// For long rows: measuring parts, combining, writing.
     parts: Kernel,
     join: Kernel,
     apply: Kernel,
-    /// The constant that tells two operations with the same sources apart.
+    /// The constant that distinguishes two operations with the same sources.
     constant: (&'static str, bool),
-    /// Words of what is known of a part.
+    /// Words of the statistics of a part.
     words: usize,
     /// Operands as long as a row.
     operands: &'a [Location],
     /// Parameters after those of the shape.
     params: &'a [Word],
-    /// Whether the kernels that measure and join take those parameters and the extents too.
+    /// Whether the measuring and combining kernels take those parameters and the extents too.
     measured: bool,
 }
 
@@ -193,8 +193,8 @@ impl Lower<GpuDevice> for LogSoftmax {
     }
 }
 
-/// What the sources call eps, large_eps, small_eps and small_back: eps for rows as they are, for rows whose elements are
-/// scaled by 2^-90, and for those scaled by 2^90; of these results are scaled back where eps would overflow.
+/// The values eps, large_eps, small_eps and small_back of the sources: eps for unscaled rows, for rows whose elements
+/// are scaled by 2^-90, and for those scaled by 2^90; results of the latter are scaled back if eps would overflow.
 fn scales(eps: f32) -> [Word; 4] {
     let square = f64::powi(2.0, 180);
     let large = (f64::from(eps) / square) as f32;
@@ -234,7 +234,7 @@ impl Lower<GpuDevice> for RmsNorm {
 impl Lower<GpuDevice> for GroupNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let [outer, channels, plane] = channels_of(&inputs[0].ty);
-        // Groups are rows, which are normalised; then each channel is scaled and shifted.
+        // Groups are rows, which are normalised first; then each channel is scaled and shifted.
         let (rows, row) = (outer * self.groups, channels / self.groups * plane);
         let x = Value { ty: TensorType::f32(Shape::new(&[rows, row])?), ..inputs[0] };
         let normal = plan.scratch(x.ty);
@@ -246,7 +246,7 @@ impl Lower<GpuDevice> for GroupNorm {
         });
         norm(plan, true, self.eps.get(), &[x, scale, shift], &normal)?;
         let [gamma, beta] = [inputs[1].at, inputs[2].at];
-        // Without statistics what would hold them is not read.
+        // Without statistics the placeholders are not read.
         per_channel(plan, false, 0.0, [normal.at, gamma, beta, gamma, beta, outputs[0].at], [outer, channels, plane]);
         Ok(())
     }
@@ -297,7 +297,8 @@ mod tests {
         }
         let usual = Sharing::new(8192, 4096);
         assert_eq!((usual.team, usual.held, usual.parts, usual.is_full()), (256, 4, 1, true));
-        // Rows that leave places free, rows that leave a workgroup half empty, parts that are all whole, and one that is not.
+        // Rows that leave slots unused, rows that leave a workgroup half empty, parts that are all whole, and one that
+        // is not.
         let full = |rows, columns| Sharing::new(rows, columns).is_full();
         assert_eq!([(8192, 4092), (100_001, 64), (100_032, 64)].map(|(r, c)| full(r, c)), [false, false, true]);
         assert_eq!([(2, 1 << 20), (2, (1 << 20) - 4)].map(|(r, c)| full(r, c)), [true, false]);

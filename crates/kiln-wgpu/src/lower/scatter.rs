@@ -21,11 +21,11 @@ impl Lower<GpuDevice> for Scatter {
         if out.ty.shape.is_empty() {
             return Ok(());
         }
-        // Where each row of the result comes from: the table, or the source, whose rows are counted after those.
+        // The source of each row of the result: the table, or the source operand, whose rows are numbered after those.
         let from = plan.scratch(TensorType::u32(Shape::new(&[rows])?));
         for (choose, n) in [(0, rows), (1, count)] {
             let words = [rows, n].map(Word::from);
-            // What would hold indices is not read before they choose; there may be none.
+            // The placeholder of indices is not read before they exist; there may be none.
             let read = if count == 0 { table.at } else { indices.at };
             plan.run(SCATTER_SOURCES, &[("CHOOSE", choose)], &[read, from.at], &words, Grid::invocations(n.max(1)));
         }
@@ -66,11 +66,11 @@ impl Lower<GpuDevice> for IndexAdd {
     }
 }
 
-/// Reports an index outside of a table of `rows` rows, which a gather of rows of no columns finds.
+/// Reports an index outside of a table of `rows` rows, which a gather of rows without columns finds.
 pub(super) fn reported(plan: &mut Lowering<'_>, op: &'static str, rows: usize, indices: Value) -> Result<Location> {
     let fault = plan.fault(op, rows);
     if !indices.ty.shape.is_empty() {
-        // Rows of nothing are neither read nor written.
+        // Empty rows are neither read nor written.
         let nothing = plan.scratch(TensorType::u32(Shape::new(&[4])?));
         let table = Value { at: indices.at, ty: TensorType::u32(Shape::new(&[rows, 0])?) };
         copied(plan, &[table], 0, indices, nothing, (fault, true));

@@ -10,10 +10,10 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
-/// Dimensions that the kernels take.
+/// Number of dimensions of the kernels.
 const RANK: usize = 6;
 
-/// Dispatches that one copy is cut into at most, where bindings hold less than what it reaches.
+/// Maximum dispatches of one copy, if bindings cannot hold all that it accesses.
 const MOST: usize = 1024;
 
 macro_rules! movements {
@@ -27,7 +27,7 @@ macro_rules! movements {
 }
 movements!(BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
 
-/// Fills the output where some of it is covered by no operand, and copies each operand to its place.
+/// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {
     if let Some(value) = op.fill() {
         fill(plan, value, out);
@@ -39,7 +39,7 @@ fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Val
     Ok(())
 }
 
-/// Writes one value everywhere.
+/// Writes one value to all elements.
 pub(super) fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
     let word = out.ty.dtype.word_of(value);
     let vectors = out.ty.bytes().div_ceil(16);
@@ -50,10 +50,10 @@ pub(super) fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
     }
 }
 
-/// Copies what a plan names from one value to another.
+/// Copies the units of a plan from one value to another.
 ///
 /// # Errors
-/// [`Error::Limit`] where it reaches so much farther than a binding that it would take too many dispatches.
+/// [`Error::Limit`] if the accessed ranges exceed the bindings so far that it would take too many dispatches.
 pub(super) fn strided(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Value, out: Value) -> Result<()> {
     if copy.is_empty() {
         return Ok(());
@@ -63,7 +63,7 @@ pub(super) fn strided(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Value, out
         return Ok(());
     }
     let held = [x, out].map(|value| value.ty.bytes());
-    // A vector at a time, where everything is whole vectors, and else a word.
+    // Copies vectors if everything consists of whole vectors, else words.
     let wide = Some(copy.widened(16)).filter(|wide| wide.unit() == 16);
     let mut pending = vec![wide.unwrap_or_else(|| copy.widened(4))];
     let mut dispatches = 0;
@@ -90,8 +90,8 @@ fn too_large(plan: &Lowering<'_>, held: [usize; 2]) -> Error {
     }
 }
 
-/// The parts of both tensors that a copy touches, and where its first units lie in them. None where a binding does not hold
-/// one of them.
+/// The parts of both tensors that a copy accesses, and the positions of its first units in them. `None` if a binding
+/// cannot hold one of them.
 fn sides(
     limits: &wgpu::Limits,
     copy: &StridedCopy,
@@ -117,7 +117,7 @@ fn sides(
 fn dispatch(plan: &mut Lowering<'_>, copy: &StridedCopy, [(x, from), (out, to)]: [(Slice, usize); 2]) {
     let rank = copy.dims().len().max(1);
     let innermost = copy.dims().last().copied();
-    // All parts of a word at a time: it begins with every place that is written to, but for those beside it.
+    // All units of a word at a time: a word begins at every written position, except for those inside it.
     let per = (4 / copy.unit()).max(1);
     let whole = per > 1
         && to.is_multiple_of(per)
@@ -128,7 +128,7 @@ fn dispatch(plan: &mut Lowering<'_>, copy: &StridedCopy, [(x, from), (out, to)]:
     for d in 0..RANK {
         let dim = copy.dims().iter().rev().nth(d);
         let [extent, from, to] = dim.map_or([1, 0, 0], |dim| [dim.extent, dim.from, dim.to]).map(Word::from);
-        // What is left of an index is that of the outermost dimension: its extent is not asked for.
+        // The remaining index is that of the outermost dimension, whose extent is not needed.
         params.extend(if d + 1 < RANK { vec![extent, from, to] } else { vec![from, to] });
     }
     let code = match copy.unit() {

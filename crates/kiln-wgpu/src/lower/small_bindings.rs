@@ -11,8 +11,8 @@ use kiln_device::Location;
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Driver, Executable, Plan};
 
-/// What an operation gives where bindings hold this many bytes at most, by its plan: no binding of it is larger. And how many
-/// dispatches that takes.
+/// Runs an operation with bindings of at most this many bytes, which its plan must not exceed. Returns the number of
+/// dispatches and the results.
 pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: Option<u64>) -> (usize, Vec<u8>) {
     let mut limits = device.target().limits.clone();
     let most = most.unwrap_or(limits.max_storage_buffer_binding_size);
@@ -40,7 +40,7 @@ pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], 
     (dispatches, got)
 }
 
-/// A tensor of small whole numbers, whose sums of products are exact whatever their order.
+/// A tensor of small integers, whose sums of products are exact in any order.
 fn tensor(dims: &[usize], half: bool) -> (TensorType, Vec<u8>) {
     let shape = Shape::new(dims).unwrap();
     let numbers = (0..shape.numel()).map(|i| (i * i % 13) as f32 - 6.0);
@@ -52,7 +52,7 @@ fn tensor(dims: &[usize], half: bool) -> (TensorType, Vec<u8>) {
     }
 }
 
-/// The operation in pieces is the same, bit for bit, and it is cut.
+/// The operation in pieces has the same bits, and more dispatches.
 fn same(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: u64) {
     let (one, whole) = run(device, op, inputs, None);
     let (many, cut) = run(device, op, inputs, Some(most));
@@ -74,7 +74,7 @@ fn operands_that_are_repeated_go_on_where_the_piece_before_ended() {
     let Some(device) = device() else { return };
     for half in [false, true] {
         let x = tensor(&[70, 123, 7], half);
-        // One number, columns that are whole vectors or not, several rows; shorter and longer than a piece.
+        // A scalar, columns that are whole vectors or not, several rows; shorter and longer than a piece.
         for dims in [&[][..], &[7], &[123, 7]] {
             same(&device, Elementwise::sub().into(), &[x.clone(), tensor(dims, half)], 8192);
         }
@@ -87,7 +87,7 @@ fn operands_that_are_repeated_go_on_where_the_piece_before_ended() {
 fn strided_copies_are_cut_to_what_bindings_hold() {
     let Some(device) = device() else { return };
     for half in [false, true] {
-        // Vectors, words, and elements that lie apart on one side or the other.
+        // Vectors, words, and elements that are not contiguous on one side or the other.
         for (axes, dims) in [
             (&[1, 0, 2][..], &[64, 48, 16][..]),
             (&[1, 0, 2], &[64, 48, 15]),
@@ -132,7 +132,7 @@ fn products_of_matrices_of_which_none_fits() {
                 same(&device, op, &[tensor(&a, half), tensor(&b, half)], most);
             }
         }
-        // A stack of which each is too large.
+        // A stack whose matrices are each too large.
         let stack = [tensor(&[3, 256, 128], half), tensor(&[3, 128, 192], half)];
         same(&device, Op::from(Matmul::default()), &stack, most);
     }

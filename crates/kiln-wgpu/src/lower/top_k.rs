@@ -18,20 +18,20 @@ use kiln_device::lower::along_last;
 
 /// Candidates in the memory of a workgroup, as in the sources.
 const SORTED: usize = 2048;
-/// The greatest k that a workgroup selects: it reads as many candidates at once.
+/// Maximum k that a workgroup selects: it reads as many candidates at once.
 const SELECTED: usize = 1024;
-/// The shortest part of a row that is worth a workgroup, and how many of those keep a large device busy.
+/// Minimum length of a part of a row, and the number of parts that keeps a large device busy.
 const SHORTEST: usize = 4096;
 const BUSY: usize = 512;
 
-/// Candidates, or numbers and their positions.
+/// Candidates: encoded, or as values and positions.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     values: Slice,
     indices: Slice,
 }
 
-/// Rows that one dispatch works on.
+/// The rows of one dispatch.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     x: Slice,
@@ -41,7 +41,7 @@ struct Rows {
     order: Order,
 }
 
-/// What comes first.
+/// The order of the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// The greatest number, NaN before all.
@@ -51,7 +51,7 @@ enum Order {
 }
 
 impl Order {
-    /// Constants of the kernel that makes keys.
+    /// Constants of the kernel that computes keys.
     fn constants(self) -> [(&'static str, u32); 3] {
         let (sorted, ascending, dtype) = match self {
             Self::Greatest => (false, false, DType::F32),
@@ -64,7 +64,7 @@ impl Order {
 impl Lower<GpuDevice> for Sort {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         along_last(plan, self.axis, inputs[0], outputs, |plan, x, outputs| {
-            // Elements of less than a word are sorted as words, which stand for the same numbers.
+            // Elements smaller than a word are sorted as words of equal value.
             let words = match x.ty.dtype {
                 DType::F16 | DType::Bf16 => widened(plan, x),
                 _ => in_words(plan, x),
@@ -92,7 +92,7 @@ impl Lower<GpuDevice> for TopK {
 fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [Value; 2]) -> Result<()> {
     let n = x.ty.shape.columns();
     let pieces = pieces(&plan.target.limits, x.ty.shape.rows(), &[4 * n, 4 * k]);
-    // All pieces share what the longest, the first, needs.
+    // All pieces share the scratch memory of the first, which is the longest.
     let mut scratch = Scratch { sets: [None; 2], words: 0 };
     for piece in pieces {
         let rows = Rows { x: piece.of(x.at, 4 * n), rows: piece.len, n, k, order };
@@ -107,7 +107,7 @@ fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [
     Ok(())
 }
 
-/// Two sets of candidates; one is read while the other is written.
+/// Two sets of candidates: one is read while the other is written.
 struct Scratch {
     sets: [Option<[Location; 2]>; 2],
     words: usize,
@@ -136,7 +136,7 @@ impl Rows {
         params: &[usize],
         groups: usize,
     ) {
-        // A kernel that reads no candidates does not look at the buffers of those.
+        // A kernel that reads no candidates ignores their buffers.
         let read = read.unwrap_or(Found { values: self.x, indices: self.x });
         let buffers = match kernel {
             kiln_shaders::TOP_K_SORT => vec![self.x, write.values, write.indices],
@@ -146,7 +146,7 @@ impl Rows {
         plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(groups));
     }
 
-    /// Sorts runs of `size` and keeps this many of each.
+    /// Sorts runs of `size` and keeps this many elements of each.
     fn sort(&self, plan: &mut Lowering<'_>, size: usize, kept: usize, last: bool, out: Found) {
         let runs = self.n.div_ceil(size);
         let total = self.rows * runs;
@@ -162,7 +162,7 @@ impl Rows {
         let mut candidates = None;
         let mut count = n;
         for level in 0.. {
-            // A part has to leave far fewer than it is given.
+            // The result of a part must be far smaller than the part.
             let shortest = SHORTEST.max(4 * k);
             let parts = (BUSY / rows).clamp(1, count.div_ceil(shortest));
             let span = count.div_ceil(parts);
@@ -185,7 +185,7 @@ impl Rows {
     fn merge(&self, plan: &mut Lowering<'_>, scratch: &mut Scratch, out: Found) -> Result<()> {
         let Self { rows, n, k, .. } = *self;
         let (mut size, mut runs) = (SORTED, n.div_ceil(SORTED));
-        // Each level leaves half as many runs of twice the length, and one more where the number is odd.
+        // Each level halves the number of runs and doubles their length, with one more run if the number is odd.
         let words = rows * runs.next_power_of_two() * SORTED;
         let mut candidates = scratch.get(plan, 0, words)?;
         self.sort(plan, SORTED, k.min(SORTED), false, candidates);

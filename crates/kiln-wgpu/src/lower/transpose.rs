@@ -7,7 +7,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 
-/// The side of the tile that a workgroup turns, as in the source.
+/// The side of the tile that a workgroup transposes, as in the source.
 const TILE: usize = 32;
 
 impl Lower<GpuDevice> for Transpose {
@@ -18,8 +18,8 @@ impl Lower<GpuDevice> for Transpose {
     }
 }
 
-/// Turns a stack of `rows x columns` matrices of f32. Where not even one fits a binding, rows of it are turned into columns
-/// of the result, as many of both as do.
+/// Transposes a stack of `rows x columns` matrices of f32. If one matrix does not fit a binding, rows of it are
+/// transposed to columns of the result, as many of both as fit.
 pub(super) fn transpose(plan: &mut Lowering<'_>, x: Slice, out: Slice, matrices: usize, rows: usize, columns: usize) {
     let elements = rows * columns;
     for piece in pieces(&plan.target.limits, matrices, &[4 * elements]) {
@@ -38,7 +38,7 @@ pub(super) fn transpose(plan: &mut Lowering<'_>, x: Slice, out: Slice, matrices:
     }
 }
 
-/// A copy in scratch memory of a stack of matrices of f32, turned.
+/// A transposed copy of a stack of f32 matrices in scratch memory.
 pub(super) fn turned(plan: &mut Lowering<'_>, x: Slice, matrices: usize, rows: usize, columns: usize) -> Result<Slice> {
     let copy = plan.scratch(TensorType::f32(Shape::new(&[matrices, columns, rows])?)).at.into();
     transpose(plan, x, copy, matrices, rows, columns);
@@ -52,7 +52,8 @@ struct Block {
 }
 
 impl Block {
-    /// Turns it in each matrix of a stack. The operand begins with its first row, the result with its first column.
+    /// Transposes it in each matrix of a stack. The operand begins with its first row, the result with its first
+    /// column.
     fn turn(&self, plan: &mut Lowering<'_>, x: Slice, out: Slice, matrices: usize, rows: usize, columns: usize) {
         let across = self.columns.1.div_ceil(TILE);
         let tiles = self.rows.1.div_ceil(TILE) * across;

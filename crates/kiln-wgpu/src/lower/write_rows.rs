@@ -30,7 +30,7 @@ impl Lower<GpuDevice> for WriteRows {
             let of_set = e.sharing.max(1);
             let extents = [piece.start, of_set, e.n, e.s, row / unit, positions.ty.shape.numel(), count];
             let code = Code::Kernel(WRITE_ROWS, vec![("UNIT", unit as u32)]);
-            // One workgroup looks at the positions where there is nothing to write.
+            // One workgroup checks the positions if there is nothing to write.
             plan.dispatch(code, buffers, &extents.map(Word::from), Grid::groups_of(count.max(1)));
         }
         Ok(())

@@ -10,7 +10,7 @@ pub(crate) fn device() -> Option<GpuDevice> {
 }
 
 /// The same, opened as the options say.
-#[allow(dead_code)] // not every file of tests that has this module needs it
+#[allow(dead_code)] // not every test file with this module needs it
 pub(crate) fn device_with(options: &DeviceOptions) -> Option<GpuDevice> {
     device_where(options, |_| false)
 }

@@ -112,7 +112,8 @@ fn main(
 
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
-// SAFETY: a thread reads and writes the element of its number if there is one, and the slope of its channel.
+// SAFETY: each thread accesses only the element with its own index, if that exists, and the slope of that element's
+// channel.
 static CUDA: cuda::CudaKernel = unsafe { cuda::CudaKernel::new(write_ptx) };
 
 /// Writes the kernel, a thread for each element, and its launch.
@@ -130,7 +131,7 @@ fn write_ptx(call: &CustomCall<'_>, _: ptx::Target) -> Result<(ptx::PtxKernel, p
         });
     });
     let shape = call.outputs[0].shape;
-    // More elements than a kernel counts would be left out.
+    // A kernel indexes elements with 32 bits, so it would skip the elements beyond this limit.
     let limit = u64::from(u32::MAX - 255);
     if shape.numel() as u64 > limit {
         let asked = shape.numel() as u64;

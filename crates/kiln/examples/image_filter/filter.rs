@@ -57,19 +57,19 @@ impl Picture {
     ///
     /// # Errors
     /// A sentence with the path.
-    #[allow(dead_code)] // whoever shows the picture elsewhere does not write it
+    #[allow(dead_code)] // callers that display the image do not write it
     pub(crate) fn write(&self, path: &Path) -> Result<(), Box<dyn Error>> {
         self.write_png(path).map_err(|e| format!("{}: {e}", path.display()).into())
     }
 
     #[allow(dead_code)]
     fn write_png(&self, path: &Path) -> Result<(), Box<dyn Error>> {
-        // Encoded first, then written at once: a buffered writer that is dropped does not report a full disk.
+        // Encodes into memory first: a buffered writer that is dropped does not report a full disk.
         let mut png = Cursor::new(Vec::new());
         self.to_image().write_to(&mut png, ImageFormat::Png)?;
         let mut file = File::create(path)?;
         file.write_all(png.get_ref())?;
-        // Some systems report a full disk, or a quota, only now. Pipes and devices cannot be synchronised.
+        // Some systems report a full disk or an exceeded quota only here. Pipes and devices cannot be synchronized.
         if file.metadata()?.is_file() {
             file.sync_all()?;
         }
@@ -92,7 +92,7 @@ pub(crate) fn decode(path: &Path) -> Result<DynamicImage, Box<dyn Error>> {
     let mut limits = Limits::default();
     limits.max_alloc = Some(1 << 30);
     reader.limits(limits);
-    // Before it is decoded: what a decoder says of a missing end depends on where it is.
+    // Checked before decoding: a decoder's error for a truncated file depends on the place of truncation.
     if format == Some(ImageFormat::Jpeg) && !jpeg_is_whole(&bytes) {
         return Err("the JPEG is cut short: it has no end marker".into());
     }
@@ -103,7 +103,7 @@ pub(crate) fn decode(path: &Path) -> Result<DynamicImage, Box<dyn Error>> {
         let most = MAX_PIXELS / 1_000_000;
         return Err(format!("{width} x {height} pixels are more than {most} million, which take 1 GiB").into());
     }
-    // Damaged EXIF data are no reason to refuse the image.
+    // Damaged EXIF data do not make the image invalid.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let mut decoded = DynamicImage::from_decoder(decoder)?;
     decoded.apply_orientation(orientation);
@@ -116,10 +116,10 @@ fn jpeg_is_whole(bytes: &[u8]) -> bool {
     while let Some(&[first, second]) = bytes.get(at..at + 2) {
         at += match (first, second) {
             (0xff, 0xd9) => return true,
-            // A byte of the picture itself that is 255, a restart of its coding, or filling.
+            // A byte 255 of the image itself, a restart marker, or padding.
             (0xff, 0x00 | 0x01 | 0xd0..=0xd7) => 2,
             (0xff, 0xff) => 1,
-            // Any other marker begins a segment that states its length.
+            // Any other marker begins a segment that states its own length.
             (0xff, _) => 2 + bytes.get(at + 2..at + 4).map_or(0, |n| usize::from(n[0]) << 8 | usize::from(n[1])),
             _ => 1,
         };
@@ -146,7 +146,7 @@ impl<'e> EdgeFilter<'e> {
     /// [`kiln::Error::Shape`] for images smaller than seven pixels across or down: the filters need as many.
     pub(crate) fn new(engine: &'e Engine, width: usize, height: usize) -> kiln::Result<Self> {
         if width < 7 || height < 7 {
-            let reason = format!("the picture has {width} x {height} pixels, blur and edges need 7 x 7 at least");
+            let reason = format!("the image has {width} x {height} pixels, blur and edges need 7 x 7 at least");
             return Err(kiln::Error::Shape { op: "image_filter", reason });
         }
         let mut batch = engine.batch();
@@ -156,7 +156,7 @@ impl<'e> EdgeFilter<'e> {
         let gaussian = batch.upload(&gaussian, &[5, 5])?;
         let across = batch.upload(&SOBEL, &[3, 3])?;
         let down = batch.upload(&transposed, &[3, 3])?;
-        // Only whole neighbourhoods: padding would draw a frame around the picture.
+        // Valid padding: any other padding would draw a frame around the image.
         let blurred = batch.convolve2d(picture, gaussian, Padding::Valid)?;
         let dx = batch.convolve2d(blurred, across, Padding::Valid)?;
         let dy = batch.convolve2d(blurred, down, Padding::Valid)?;

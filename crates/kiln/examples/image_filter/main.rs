@@ -13,7 +13,7 @@ use filter::{EdgeFilter, Picture};
 use kiln::Engine;
 
 fn main() -> ExitCode {
-    // Names of files need not be UTF-8.
+    // File names need not be UTF-8.
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let [input, output] = &arguments[..] else {
         eprintln!("usage: image_filter PICTURE OUTPUT.png");

@@ -23,11 +23,11 @@ use crate::state::{State, Taken};
 use crate::tensor::OnHost;
 use crate::{Engine, PackedMatrix, Tensor};
 
-/// The engine of a batch.
+/// How a batch holds its engine.
 #[derive(Debug)]
 pub(crate) enum Holder<'e> {
     Borrowed(&'e Engine),
-    /// Of those who cannot borrow it.
+    /// For owners that cannot borrow the engine.
     #[cfg(target_arch = "wasm32")]
     Shared(std::sync::Arc<Engine>),
 }
@@ -78,28 +78,29 @@ pub struct Batch<'e> {
     graph: Graph,
     inputs: HashMap<TensorId, Input>,
     keep_on_host: bool,
-    /// The device that everything runs on, whatever is predicted: the CPU, or a GPU by its position.
+    /// The device that runs everything regardless of predictions: `Some(None)` is the CPU, `Some(Some(i))` is GPU `i`.
     only_on: Option<Option<usize>>,
-    /// The device that operations are pinned to which are recorded now, as above.
+    /// The device that operations recorded from now on are pinned to, in the same form.
     pin: Option<Option<usize>>,
     /// Results of pinned operations.
     pins: HashMap<TensorId, Option<usize>>,
     /// Uploaded matrices that products are to find packed.
     to_pack: HashSet<TensorId>,
-    /// Those that the products of executed schedules have asked for, and whether they were packed as transposed ones.
+    /// Packed copies that the products of executed schedules required, by matrix and by whether it was packed
+    /// transposed.
     packed: HashMap<(TensorId, bool), PackedMatrix>,
-    /// The last executed last.
+    /// Plans, most recently executed last.
     plans: Vec<Plan>,
-    /// What GPUs keep of the graph, by their positions.
+    /// What each GPU, by its position, keeps of the graph.
     runners: HashMap<usize, Box<dyn Runner>>,
-    /// Where the results of the last plan are, if it was executed since inputs were replaced.
+    /// Where the results of the last plan are; `None` if inputs were replaced since.
     results: Option<Target>,
 }
 
-/// The elements of an input.
+/// Where the elements of an input are.
 #[derive(Debug)]
 enum Input {
-    /// The batch's own: on the host, on GPUs, or both.
+    /// Owned by the batch: on the host, on GPUs, or both.
     Owned {
         host: Option<Buffer>,
         gpus: HashSet<usize>,
@@ -114,11 +115,11 @@ enum Target {
     Cpu,
     /// The position of a GPU.
     Gpu(usize),
-    /// Several devices, the parts of the plan in turn.
+    /// Several devices, which run the parts of the plan in turn.
     Parts,
 }
 
-/// Sets of wanted tensors that stay planned.
+/// The number of sets of wanted tensors whose plans are kept.
 const MOST_PLANS: usize = 4;
 
 /// Inputs on the host.
@@ -140,7 +141,7 @@ impl<'e> Batch<'e> {
             engine,
             graph: Graph::new(),
             inputs: HashMap::new(),
-            // Pages lose their devices, and then go on with a new one.
+            // A page can lose its device and continues with a new one.
             keep_on_host: cfg!(target_arch = "wasm32"),
             only_on: None,
             pin: None,
@@ -159,8 +160,8 @@ impl<'e> Batch<'e> {
         self.keep_on_host = keep;
     }
 
-    /// Runs everything on one device from now on, the CPU or a GPU by its position, or again where it is predicted to be
-    /// fastest.
+    /// Runs everything on one device from now on: `Some(None)` is the CPU, `Some(Some(i))` is GPU `i`. `None` returns
+    /// to the device that is predicted to be fastest.
     #[cfg(not(browser_gpu))]
     pub(crate) fn on_device(&mut self, device: Option<Option<usize>>) {
         self.only_on = device;
@@ -294,7 +295,7 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Packs what the products of a schedule are to find packed.
+    /// Packs the matrices that products of a schedule take packed.
     fn pack_for(
         &mut self,
         part: Option<&Names>,
@@ -317,9 +318,9 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// The plan for these tensors, made if it was not, taken out for as long as it is in use.
+    /// Takes the plan for these tensors out while it is in use, and creates it if it is missing.
     fn plan(&mut self, wanted: &[TensorId]) -> Result<Plan> {
-        // Nodes are only ever added, and a schedule holds exactly what its results need.
+        // Nodes are only ever added, and a schedule contains exactly the nodes that its results need.
         let writes = self.graph.writes();
         if let Some(at) = self.plans.iter().position(|plan| plan.wanted == wanted && plan.writes == writes) {
             return Ok(self.plans.remove(at));
@@ -331,7 +332,7 @@ impl<'e> Batch<'e> {
         Plan::new(&self.graph, wanted)
     }
 
-    /// Executes, and returns what is read then: results of a GPU that are wanted at once.
+    /// Executes, and, if `read` is set, returns results that a GPU downloads in the same submission.
     async fn compute(&mut self, wanted: &[TensorId], read: bool, waiting: Waiting) -> Result<Option<Vec<Buffer>>> {
         let mut plan = self.plan(wanted)?;
         self.results = None;
@@ -367,7 +368,7 @@ impl<'e> Batch<'e> {
                 },
                 Target::Cpu | Target::Parts => break,
             };
-            // What is at fault on the host stays so.
+            // Errors of the CPU cannot be avoided on another device.
             let Some(position) = position else { return Err(error) };
             let gpu = self.engine.gpus[position].clone();
             if matches!(error, Error::DeviceLost { .. }) {
@@ -377,7 +378,7 @@ impl<'e> Batch<'e> {
                 lost = Some(error);
                 continue;
             }
-            // A tensor or a state that was in the memory of the lost device alone.
+            // The lost device held the only copy of a tensor or a state.
             if let (Some(lost), Error::Unavailable { .. }) = (&mut lost, &error) {
                 return Err(std::mem::replace(lost, error));
             }
@@ -408,7 +409,7 @@ impl<'e> Batch<'e> {
         states.collect()
     }
 
-    /// Brings inputs to the host, and holds imported ones there.
+    /// Downloads inputs to the host, and locks imported ones there.
     async fn on_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<OnTheHost> {
         self.bring_to_host(ids, waiting).await?;
         let mut held = OnTheHost { ids: ids.to_vec(), imported: HashMap::new() };
@@ -420,7 +421,7 @@ impl<'e> Batch<'e> {
         Ok(held)
     }
 
-    /// A GPU that is lost has nothing any more.
+    /// Drops the references to everything in the memory of a lost GPU.
     fn forget(&mut self, position: usize) {
         self.runners.remove(&position);
         for input in self.inputs.values_mut() {
@@ -464,7 +465,7 @@ impl<'e> Batch<'e> {
         Ok(read)
     }
 
-    /// The runner of a GPU, made if there was none, taken out for as long as it is in use.
+    /// Takes the runner of a GPU out while it is in use, and creates it if it is missing.
     async fn take_runner(&mut self, position: usize, waiting: Waiting) -> Result<Box<dyn Runner>> {
         match self.runners.remove(&position) {
             Some(runner) => Ok(runner),
@@ -472,7 +473,7 @@ impl<'e> Batch<'e> {
         }
     }
 
-    /// Brings inputs to a GPU, those that are not there or were replaced since.
+    /// Uploads the inputs that a GPU lacks or that were replaced since.
     async fn send(
         &mut self,
         position: usize,
@@ -506,7 +507,7 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Sees to it that the batch's own inputs are on the host.
+    /// Downloads the batch's own inputs that are not on the host.
     async fn bring_to_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<()> {
         for &id in ids {
             let Some(Input::Owned { host: None, gpus }) = self.inputs.get(&id) else { continue };
@@ -523,7 +524,7 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Runs a plan on the CPU: of the batch's graph, or of a part of it.
+    /// Runs a plan on the CPU: the plan of the batch's graph, or that of a part.
     fn run_on_cpu(
         &mut self,
         part: Option<&Names>,
@@ -545,7 +546,7 @@ impl<'e> Batch<'e> {
         memory.swap_states(states);
         for (step, &place) in schedule.steps.iter().zip(&*on_cpu) {
             let ids: Vec<TensorId> = step.outputs().collect();
-            // Out of the storage while the step writes them; no step reads what it writes.
+            // The outputs leave the storage while the step writes them; no step reads its own outputs.
             let mut out: Vec<Buffer> = ids.iter().map(|&id| memory.take(schedule, id)).collect();
             done = self.run_step(part, schedule, memory, held, (step, place), &mut out);
             for (id, buffer) in ids.into_iter().zip(out) {
@@ -569,7 +570,7 @@ impl<'e> Batch<'e> {
         out: &mut [Buffer],
     ) -> Result<()> {
         let graph = part.map_or(&self.graph, |part| &part.graph);
-        // A state is written to where it is.
+        // A state is updated in place.
         let updated = match step {
             Step::Run { op, inputs, .. } if op.updates() => inputs.first().filter(|&&id| memory.is_state(schedule, id)),
             _ => None,
@@ -595,7 +596,7 @@ impl<'e> Batch<'e> {
             && let Some(b) = self.packed.get(&(name(part, id), op.transpose_b))
             && let [DataMut::F32(out)] = &mut outputs[..]
         {
-            // One matrix serves a stack of others: their rows follow one another.
+            // One matrix multiplies a stack of others: the rows of the stack follow one another in memory.
             let dims = operands[0].ty().shape;
             let m = dims.dims().iter().rev().skip(1).product();
             return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, m, out));
@@ -614,7 +615,7 @@ impl<'e> Batch<'e> {
         }
     }
 
-    /// Reads tensors that the last execution was asked for, or inputs.
+    /// Reads results of the last execution, or inputs.
     async fn read_waiting(&self, ids: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
         let mut read = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -628,7 +629,7 @@ impl<'e> Batch<'e> {
         let plan = self.plans.last().filter(|_| self.results.is_some());
         let position = |plan: &&Plan| plan.wanted.iter().position(|&wanted| wanted == id);
         let computed = plan.and_then(|plan| Some((plan, position(&plan)?)));
-        // What is wanted may be an input under other extents, or a state.
+        // A wanted tensor may be an input under other extents, or a state.
         let source = computed.map_or(id, |(plan, at)| plan.schedule.root(plan.schedule.results[at]));
         match self.inputs.get(&source) {
             Some(Input::State(state)) => return state.buffer(waiting).await,
@@ -688,7 +689,7 @@ impl<'e> Batch<'e> {
         if let Some((position, runner)) = position.and_then(|at| Some((at, self.runners.get_mut(&at)?))) {
             return Ok(Tensor::on_device(&self.engine.gpus[position], runner.tensor(&self.graph, id)?, ty));
         }
-        // On the host already, so that nothing is waited for.
+        // The tensor is on the host already, so this does not block.
         let buffer = kiln_device::waiting::poll_once(std::pin::pin!(self.read_one(id, WAITING)));
         let buffer = buffer.ok_or(Error::ForeignTensor { index: id.index() })??;
         Tensor::from_buffer(buffer, ty.shape.dims())
@@ -726,7 +727,7 @@ impl<'e> Batch<'e> {
     }
 }
 
-/// Defines the methods that may wait for a device, blocking and asynchronous.
+/// Defines the methods that may wait for a device, in a blocking and an asynchronous form.
 macro_rules! waiting_methods {
     ($($(#[$doc:meta])* pub fn $name:ident, $name_async:ident [$($receiver:tt)*] $self:ident ($this:ident, $waiting:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {
         impl Batch<'_> { $(
@@ -850,7 +851,7 @@ waiting_methods! {
     }
 }
 
-/// The forms of crates on this one that write what waits once: blocking and asynchronous.
+/// Both forms, blocking and asynchronous, for crates that write waiting code once.
 #[doc(hidden)]
 impl Batch<'_> {
     pub async fn execute_waiting(&mut self, wanted: &[TensorId], waiting: Waiting) -> Result<()> {
@@ -877,13 +878,13 @@ impl Record for Batch<'_> {
     }
 }
 
-/// What an input of a part is called in the graph of the batch.
+/// The id that an input of a part has in the graph of the batch.
 fn name(part: Option<&Names>, id: TensorId) -> TensorId {
     part.and_then(|part| part.outer.get(&id).copied()).unwrap_or(id)
 }
 
 impl OnTheHost {
-    /// The operands, by the ids of the batch.
+    /// The operands, by their ids in the batch.
     fn operands<'a>(&'a self, inputs: &'a HashMap<TensorId, Input>) -> HashMap<TensorId, Held<'a>> {
         let held = |&id: &TensorId| match inputs.get(&id)? {
             Input::Owned { host, .. } => Some((id, Held::Owned(host.as_ref()?))),
@@ -894,13 +895,13 @@ impl OnTheHost {
     }
 }
 
-/// Copies bytes, of large ones each thread a part.
+/// Copies bytes, with all threads if there are many.
 fn copy_on_host(from: &[u8], to: &mut [u8]) {
     const MOST_THREADS: usize = 8;
     host_copy::copy(from, to, MOST_THREADS);
 }
 
-/// The same elements in memory of their own.
+/// A copy of the elements in new memory.
 fn copied(buffer: &Buffer) -> Result<Buffer> {
     let data = buffer.as_data();
     let bytes = data.as_bytes();
@@ -909,7 +910,7 @@ fn copied(buffer: &Buffer) -> Result<Buffer> {
     Ok(copy)
 }
 
-/// The only one of what was read.
+/// The single buffer of a read.
 fn one(mut read: Vec<Buffer>, id: TensorId) -> Result<Buffer> {
     read.pop().ok_or(Error::ForeignTensor { index: id.index() })
 }

@@ -14,10 +14,10 @@ use super::{Batch, Held, Input, copied, one};
 use crate::state::Taken;
 use crate::{Tensor, gpus};
 
-/// Where the steps of a plan run, and its parts where those are several devices.
+/// Where the steps of a plan run, and the parts of the plan if they run on several devices.
 #[derive(Debug)]
 pub(super) struct Placed {
-    /// Where the inputs were, and which places were barred.
+    /// Where the inputs were, and which placements were excluded.
     residency: Residency,
     placement: Placement,
     parts: Option<Parts>,
@@ -27,7 +27,7 @@ pub(super) struct Placed {
 struct Parts {
     /// In the order in which they are submitted.
     list: Vec<Part>,
-    /// The part that computes each tensor that another part reads or that is wanted, and what it is called there.
+    /// For each tensor that is wanted or that another part reads: the part that computes it, and its id there.
     made: HashMap<TensorId, (usize, TensorId)>,
 }
 
@@ -36,12 +36,12 @@ struct Part {
     /// The position of a GPU; `None` on the CPU.
     gpu: Option<usize>,
     names: Names,
-    /// What it reads of others, and where each is made.
+    /// The tensors that it reads from other parts, and where each is made.
     from_parts: Vec<(TensorId, (usize, TensorId))>,
     plan: Plan,
 }
 
-/// The graph of a part, and what its inputs are called in the graph of the batch.
+/// The graph of a part, and the ids that its inputs have in the graph of the batch.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub(super) graph: Graph,
@@ -77,8 +77,8 @@ impl Parts {
                         }
                     };
                     if is_state {
-                        // A state is one memory, which every part that uses it finds as the one before left it: whatever version was
-                        // recorded, it is the latest one here.
+                        // All parts share the memory of a state, and each finds it as the part before left it:
+                        // whichever version was recorded, here it is the latest one.
                         let version = *latest.entry(root).or_insert(base);
                         let ty = graph.ty(id)?;
                         read.push(match ty.shape == names.graph.ty(version)?.shape {
@@ -126,7 +126,7 @@ impl Parts {
 }
 
 impl Placed {
-    /// What the parts hold on GPUs by names of their own.
+    /// The tensors that the parts hold on GPUs under their own ids.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, Vec<TensorId>)> + '_ {
         let parts = self.parts.iter().flat_map(|parts| &parts.list);
         parts.filter_map(|part| {
@@ -137,12 +137,12 @@ impl Placed {
 }
 
 impl Part {
-    /// The inputs of the batch that it reads.
+    /// The inputs of the batch that the part reads.
     fn inputs(&self) -> Vec<TensorId> {
         self.names.outer.values().copied().collect()
     }
 
-    /// A result on the host, of a part that ran there.
+    /// A result on the host, of a part that ran on the CPU.
     fn result(&self, id: TensorId) -> Result<&Buffer> {
         let root = self.plan.schedule.root(id);
         let memory = self.plan.memory.as_ref();
@@ -151,10 +151,10 @@ impl Part {
 }
 
 impl Batch<'_> {
-    /// Where the steps of a plan run: as before where nothing has changed since.
+    /// Where the steps of a plan run; the last placement if nothing has changed since.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where some step has no kernel on any place.
+    /// [`Error::Unsupported`] if no placement has a kernel for some step.
     pub(super) fn place<'p>(&self, plan: &'p mut Plan, excluded: &[usize]) -> Result<&'p Placement> {
         let engine = &*self.engine;
         if plan.flow.is_none() {
@@ -172,7 +172,7 @@ impl Batch<'_> {
         let residency = engine.within_budget(residency, || flow.bytes());
         if engine.refine || placed.as_ref().is_none_or(|placed| placed.residency != residency) {
             let placement = engine.router.place(flow, &residency);
-            // Parts that run as before keep their memory.
+            // Parts that run on the same device again keep their memory.
             let old = placed.take();
             let same = |old: &Placed| segments(&old.placement).eq(segments(&placement));
             let parts = match old {
@@ -200,8 +200,8 @@ impl Batch<'_> {
         step.outputs().find_map(|id| self.pins.get(&id).copied())
     }
 
-    /// Where the steps of a plan run that are pinned: as before, unless other devices have failed since. What is pinned to one of these is
-    /// the CPU's.
+    /// Where the steps of a plan with pinned steps run: the last placement unless other devices have failed since.
+    /// Steps that are pinned to a failed device run on the CPU.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a plan of another graph.
@@ -230,8 +230,9 @@ impl Batch<'_> {
         plan.placed.as_ref().map(|placed| &placed.placement).ok_or_else(missing)
     }
 
-    /// Runs the parts of a plan in turn: GPUs work while the next parts are prepared. Returns what is wanted where the last part computes
-    /// all of it on a GPU and it is to be `read`: then it is read in the submission that computes it. An error of a GPU says which it was.
+    /// Runs the parts of a plan in turn: GPUs compute while the next parts are prepared. If `read` is set and the last
+    /// part computes all wanted tensors on a GPU, returns them: the submission that computes them downloads them too.
+    /// An error of a GPU names that GPU.
     pub(super) async fn compute_parts(
         &mut self,
         plan: &mut Plan,
@@ -242,7 +243,7 @@ impl Batch<'_> {
         let Some(Placed { parts: Some(parts), .. }) = &mut plan.placed else {
             return Err((None, Error::Parameter { op: "execute", reason: "the plan was not placed".into() }));
         };
-        // Results of GPUs that others read.
+        // Results of GPUs that other parts read.
         let mut fetched: HashMap<(usize, TensorId), Buffer> = HashMap::new();
         let (parts_count, mut results) = (parts.list.len(), None);
         for number in 0..parts.list.len() {
@@ -302,7 +303,7 @@ impl Batch<'_> {
         done
     }
 
-    /// Takes the states of a part for its execution, by the names that the part has for them.
+    /// Takes the states of a part for its execution, by their ids in the part.
     fn take_states_of(&self, part: &Part) -> Result<HashMap<TensorId, Taken>> {
         let states = part.names.outer.iter().filter_map(|(&inner, outer)| match self.inputs.get(outer) {
             Some(Input::State(state)) => Some(state.take().map(|taken| (inner, taken))),
@@ -311,7 +312,7 @@ impl Batch<'_> {
         states.collect()
     }
 
-    /// Submits a part to a GPU, and reads these of its results if any.
+    /// Submits a part to a GPU, and downloads its results at the indices `read`, if given.
     async fn run_part_on(
         &mut self,
         gpu: usize,
@@ -353,7 +354,7 @@ impl Batch<'_> {
                     None
                 }
             };
-            // Results stay there by their own names, whatever is executed after it.
+            // Results stay in device memory under their own ids, whatever is executed afterwards.
             part.plan.wanted.iter().try_for_each(|&id| runner.alias(id, graph, id))?;
             let (Some(mut results), Some(read)) = (results, read) else { return Ok(None) };
             let of = |&at: &usize| results.get_mut(at).map(|found| std::mem::replace(found, Buffer::F32(Vec::new())));
@@ -364,7 +365,7 @@ impl Batch<'_> {
         done
     }
 
-    /// Frees what parts held on GPUs that are no more.
+    /// Frees the tensors that discarded parts held on GPUs.
     pub(super) fn release(&mut self, held: impl IntoIterator<Item = (usize, Vec<TensorId>)>) {
         for (gpu, ids) in held {
             if let Some(runner) = self.runners.get_mut(&gpu) {
@@ -383,7 +384,7 @@ impl Batch<'_> {
         }
     }
 
-    /// A result of the last plan, which ran in parts, where it is on a GPU.
+    /// A result of the last plan, which ran in parts, if it is on a GPU.
     pub(super) fn tensor_of_part(&mut self, id: TensorId) -> Result<Option<Tensor>> {
         let ty = self.graph.ty(id)?;
         let Some(plan) = self.plans.last() else { return Ok(None) };
@@ -395,14 +396,15 @@ impl Batch<'_> {
     }
 }
 
-/// The part that computes a result, and what it is called there.
+/// The part that computes a result, and the id of the result there.
 fn made(plan: &Plan, id: TensorId) -> Option<(&Part, TensorId)> {
     let parts = plan.placed.as_ref()?.parts.as_ref()?;
     let &(part, inner) = parts.made.get(&id)?;
     Some((parts.list.get(part)?, inner))
 }
 
-/// For each result of a plan its place among those of the last part, where that part computes all of them, each once, on a GPU.
+/// For each result of a plan, its index among the results of the last part; `None` unless that part computes all of
+/// them, each once, on a GPU.
 fn made_by_last(plan: &Plan) -> Option<Vec<usize>> {
     let parts = plan.placed.as_ref()?.parts.as_ref()?;
     let last = parts.list.last().filter(|part| part.gpu.is_some())?;
@@ -418,7 +420,7 @@ fn made_by_last(plan: &Plan) -> Option<Vec<usize>> {
     Some(places)
 }
 
-/// What runs where.
+/// Runs of steps with the memory that each uses.
 fn segments(placement: &Placement) -> impl Iterator<Item = (Memory, &[usize])> {
     placement.segments.iter().map(|segment| (segment.memory, &segment.steps[..]))
 }

@@ -9,7 +9,8 @@ use super::{Batch, Input, Target};
 use crate::gpus;
 
 impl Batch<'_> {
-    /// The predicted seconds of a plan without these places, its segments, and the place of the first.
+    /// The predicted seconds of a plan without the excluded placements, the number of its segments, and the placement
+    /// of the first.
     #[cfg(not(browser_gpu))]
     pub(crate) fn predicted(&self, wanted: &[TensorId], excluded: &[usize]) -> Result<(f64, usize, usize)> {
         let mut plan = Plan::new(&self.graph, wanted)?;
@@ -17,7 +18,7 @@ impl Batch<'_> {
         Ok((placement.seconds, placement.segments.len(), placement.segments.first().map_or(0, |first| first.place)))
     }
 
-    /// Decides what runs a plan, where these places failed already.
+    /// Decides what runs a plan; GPUs in `excluded` have failed already.
     pub(super) fn target(&self, plan: &mut Plan, excluded: &[usize]) -> Result<Target> {
         let engine = &*self.engine;
         if !gpus::POSSIBLE || engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
@@ -33,7 +34,7 @@ impl Batch<'_> {
         } else if let Some(place) = engine.router.forced() {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         } else if self.graph.has_states() {
-            // What is written to a state stays where the state is.
+            // A result that is written to a state stays with the state.
             let able = self.able(plan);
             let residency = excluded.iter().fold(able, |all, &place| all.barred(place));
             let place = match plan.decided {
@@ -55,7 +56,7 @@ impl Batch<'_> {
         })
     }
 
-    /// Where inputs are; the places that are gone barred.
+    /// Where inputs are, with lost devices excluded.
     pub(super) fn residency(&self, inputs: &[TensorId]) -> Residency {
         let mut residency = self.engine.on_host();
         for (operand, id) in inputs.iter().enumerate() {
@@ -76,7 +77,7 @@ impl Batch<'_> {
         residency
     }
 
-    /// Where inputs are; the places barred that lack a kernel for some step.
+    /// Where inputs are, with placements excluded that lack a kernel for some step.
     pub(super) fn able(&self, plan: &Plan) -> Residency {
         let able = |residency, step: &Step| match step {
             Step::Run { op, .. } => self.engine.able(residency, op),

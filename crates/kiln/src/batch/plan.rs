@@ -14,34 +14,35 @@ use crate::state::Taken;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) wanted: Vec<TensorId>,
-    /// The writes to states that it runs: all that were recorded when it was made.
+    /// The number of writes to states that it runs: all that were recorded when it was made.
     pub(super) writes: usize,
     pub(super) schedule: Schedule,
-    /// The inputs that the schedule reads, in the order of [`Problem::inputs_of`], and behind them those that are wanted.
+    /// The inputs that the schedule reads, in the order of [`Problem::inputs_of`], followed by the inputs that are
+    /// wanted.
     pub(super) inputs: Vec<TensorId>,
-    /// Allocated when the CPU runs it.
+    /// Allocated when the plan first runs on the CPU.
     pub(super) memory: Option<Memory>,
-    /// Where on the CPU each step runs, decided when it first does.
+    /// The CPU placement of each step, decided at its first run.
     pub(super) on_cpu: Vec<usize>,
-    /// Its steps one by one, and their schedule, once they were placed.
+    /// Its steps one by one, and their schedule, after the first placement.
     pub(super) flow: Option<(Flow, Schedule)>,
-    /// Where they were placed last.
+    /// The last placement.
     pub(super) placed: Option<Placed>,
-    /// The work of its steps, once the router was asked about it as a whole.
+    /// The work of its steps, computed when the router is first asked about the whole plan.
     problem: Option<Problem>,
-    /// What the router said about it as a whole, and where the inputs were then.
+    /// The router's decision about the whole plan, and where the inputs were at that time.
     pub(super) decided: Option<(Residency, usize)>,
-    /// What earlier parts hold on GPUs, by the positions of these.
+    /// Tensors that earlier parts hold on GPUs, by the positions of the GPUs.
     pub(super) released: Vec<(usize, Vec<TensorId>)>,
 }
 
-/// The results on the host: intermediate ones in slots, wanted ones in buffers of their own. The result of a reshape is the
-/// memory of its operand.
+/// The results on the host: intermediate ones in slots, wanted ones in their own buffers. The result of a reshape
+/// shares the memory of its operand.
 #[derive(Debug)]
 pub(super) struct Memory {
     slots: Vec<Buffer>,
     pub(super) results: HashMap<TensorId, Buffer>,
-    /// Their elements while the plan runs, and nothing otherwise.
+    /// The elements of the states while the plan runs; empty otherwise.
     states: HashMap<TensorId, Buffer>,
 }
 
@@ -49,7 +50,7 @@ impl Plan {
     pub(super) fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
         let mut inputs = Problem::inputs_of(&schedule, graph)?;
-        // Those that are wanted and that no step reads.
+        // Inputs that are wanted and that no step reads.
         let wanted_inputs = schedule.inputs(graph)?.into_iter();
         inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
         Ok(Self {
@@ -67,7 +68,7 @@ impl Plan {
         })
     }
 
-    /// The work of its steps, summed up once.
+    /// The work of its steps, computed once.
     ///
     /// # Errors
     /// The errors of [`Problem::schedule`].
@@ -86,7 +87,7 @@ impl Plan {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has summed up the work of a schedule.
+    /// How often this thread has computed the work of a schedule.
     pub(super) static PROBLEMS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -103,7 +104,7 @@ impl Memory {
         Ok(Self { slots, results, states: HashMap::new() })
     }
 
-    /// Bytes of [`Memory::new`].
+    /// The bytes that [`Memory::new`] allocates.
     pub(super) fn planned_bytes(graph: &Graph, schedule: &Schedule) -> Result<u64> {
         let mut bytes = total_bytes(schedule.slots.iter().map(|slot| slot.bytes as u64));
         for id in schedule.results.iter().map(|&id| schedule.root(id)) {
@@ -114,7 +115,7 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// Exchanges the states on the host for those of an execution: before it and after it.
+    /// Exchanges the states on the host with those of an execution. Called before and after it.
     pub(super) fn swap_states(&mut self, taken: &mut HashMap<TensorId, Taken>) {
         for (&id, state) in taken {
             if let Some(elements) = state.on_host() {
@@ -153,7 +154,7 @@ impl Memory {
     }
 }
 
-/// The right-hand matrix of a step that is a product which can take it packed.
+/// The right-hand matrix of a step that is a product and can take it packed.
 pub(super) fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
     match step {
         Step::Run { op: Op::Matmul(op), inputs, .. } if !op.transpose_a => Some((*inputs.get(1)?, *op)),
@@ -161,7 +162,7 @@ pub(super) fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
     }
 }
 
-/// The part of a slot that a tensor takes.
+/// The prefix of a slot that a tensor occupies.
 pub(super) fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
     let bytes = ty.bytes().min(data.bytes());
     data.part(0..bytes)

@@ -12,8 +12,8 @@ use crate::{Batch, Engine, State};
 
 const N: usize = 64;
 
-/// An engine of one CPU and two GPUs. GPUs are the ones for products, the first of them a little more than the second; the CPU
-/// is the one for softmax.
+/// An engine of one CPU and two GPUs. GPUs are faster at products, the first of them slightly more so; the CPU is
+/// faster at softmax.
 struct Rig {
     gpus: [Scripted; 2],
     engine: Engine,
@@ -64,7 +64,8 @@ fn numbers(seed: usize) -> Vec<f32> {
     (0..N * N).map(|i| ((i * 37 + seed * 101) % 97) as f32 / 500.0).collect()
 }
 
-/// A product, its softmax, and the product of that: the first and the last belong on a GPU, what is between on the CPU.
+/// A product, its softmax, and the product of that: the GPU is faster at the first and the last, the CPU at the
+/// softmax.
 fn sandwich(batch: &mut Batch<'_>) -> [TensorId; 4] {
     let (x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
     let first = batch.matmul(x, w).unwrap();
@@ -105,7 +106,7 @@ fn each_step_runs_on_its_device_and_results_are_those_of_the_cpu() {
     batch.execute(&[soft, last]).unwrap();
     same(&batch, expected(None));
     assert_eq!(rig.calls(), [2, 0]);
-    // Again, with other data, and results of one that others hold.
+    // Again, with other data, while the caller holds a result of the first run.
     batch.execute(&[soft, last]).unwrap();
     let held = [batch.tensor(soft).unwrap(), batch.tensor(last).unwrap()];
     batch.set(x, &numbers(7)).unwrap();
@@ -129,7 +130,7 @@ fn a_gpu_that_fails_between_steps_is_left_out_and_inputs_are_intact() {
         batch.execute(&[soft, last]).unwrap();
         assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
         assert_eq!(rig.calls()[1], 2, "the second GPU took both products");
-        // It is asked again, and given up when it is lost.
+        // The device is asked again, and given up when it is lost.
         batch.execute(&[soft, last]).unwrap();
         assert_eq!(rig.calls()[1], 2);
         rig.gpus[0].fail(Error::DeviceLost { device: "gpu 1".into(), reason: "unplugged".into() });
@@ -150,7 +151,7 @@ fn kernels_are_timed_where_one_gpu_ran_them() {
     assert!(matches!(batch.profile(), Err(Error::Parameter { .. })), "nothing was executed");
     batch.execute(&[first]).unwrap();
     assert_eq!(batch.profile().unwrap().nanoseconds(), 1e3);
-    // The softmax belongs on the CPU.
+    // The CPU is faster at the softmax.
     batch.execute(&[soft]).unwrap();
     assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
 }
@@ -189,7 +190,8 @@ fn branches_run_on_two_gpus() {
     assert!(rig.calls().iter().all(|&calls| calls > 0), "{:?}", rig.calls());
 }
 
-/// A batch keeps what its parts hold on GPUs for four sets of wanted tensors, and frees it then.
+/// A batch keeps what its parts hold on GPUs for four sets of wanted tensors, and frees the oldest when a fifth
+/// arrives.
 #[test]
 fn parts_of_plans_that_are_no_more_hold_nothing() {
     let rig = Rig::new();
@@ -208,7 +210,7 @@ fn parts_of_plans_that_are_no_more_hold_nothing() {
     assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
 }
 
-/// A product whose first row a state keeps: the wanted product and the position.
+/// A product whose first row is written to a state. Returns the wanted product and the position.
 fn keeping(batch: &mut Batch<'_>, state: &State) -> (TensorId, TensorId) {
     let (x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
     let held = batch.state(state);
@@ -233,13 +235,13 @@ fn a_state_is_where_its_batch_runs_and_moves_when_a_device_fails() {
         kiln_ir::Buffer::F32(rows.collect())
     };
     assert_eq!(state.to_buffer().unwrap(), rows([false, true, false]));
-    // The first GPU has no memory left: the second goes on with what the state holds.
+    // The first GPU is out of memory: the second continues with the elements of the state.
     rig.gpus[0].fail(Error::OutOfMemory { bytes: 1 });
     batch.set_data(at, kiln_ir::Data::U32(&[2])).unwrap();
     batch.execute(&[product]).unwrap();
     assert_eq!((rig.calls(), state.residency()), ([2, 1], "gpu 2".into()));
     assert_eq!(state.to_buffer().unwrap(), rows([false, true, true]));
-    // A batch on the CPU brings it to the host.
+    // A batch on the CPU downloads the state to the host.
     batch.on_device(Some(None));
     batch.set_data(at, kiln_ir::Data::U32(&[0])).unwrap();
     batch.execute(&[product]).unwrap();
@@ -261,7 +263,8 @@ fn a_state_is_of_one_execution_at_a_time() {
     batch.execute(&[product]).unwrap();
 }
 
-/// Layers of a recurrence, each with a state: `x = x w`, whose row of the position is written to the state, plus the sum of the state.
+/// Layers of a recurrence, each with a state: `x = x w`, whose row at the position is written to the state, plus the
+/// sum of the state.
 fn layers(batch: &mut Batch<'_>, states: &[State], pins: &[Option<&str>]) -> (TensorId, TensorId, TensorId) {
     let (mut x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
     let (given, at) = (x, batch.upload_indices(&[1], &[1]).unwrap());
@@ -289,7 +292,7 @@ fn pinned_layers_run_where_they_are_pinned_and_their_states_are_there() {
     let mut batch = rig.engine.batch();
     let pins = [Some(cpu.as_str()), Some("host"), Some("gpu 1"), Some("gpu 2")];
     let (given, at, out) = layers(&mut batch, &pinned, &pins);
-    // Not pinned: where the step before runs.
+    // Not pinned, so it runs where the step before runs.
     let soft = batch.softmax(out).unwrap();
     assert!(matches!(batch.pin(Some("gpu 3")), Err(Error::Unavailable { .. })));
     let mut other = rig.engine.batch();
@@ -308,7 +311,7 @@ fn pinned_layers_run_where_they_are_pinned_and_their_states_are_there() {
             batch.set_data(at, kiln_ir::Data::U32(&[position])).unwrap();
             batch.set(given, &numbers(turn)).unwrap();
         }
-        // Without results, with results that are read at once, and with others.
+        // Without results, with results that are read at once, and with other results.
         match turn {
             0 => [&mut batch, &mut other].into_iter().for_each(|batch| batch.execute(&[]).unwrap()),
             1 => assert_eq!(batch.run(&[soft, out]).unwrap(), other.run(&[other_soft, other_out]).unwrap()),
@@ -325,7 +328,7 @@ fn pinned_layers_run_where_they_are_pinned_and_their_states_are_there() {
             assert_eq!(pinned.to_buffer().unwrap(), plain.to_buffer().unwrap());
         }
     }
-    // What a device refuses runs on the CPU, and so does everything of a device that is lost.
+    // The CPU runs what a device refuses, and everything that a lost device would run.
     let refused = [
         (Error::OutOfMemory { bytes: 1 }, ["host", "host", "gpu 1", "host"], "gpu 2"),
         (
@@ -354,7 +357,7 @@ fn a_state_that_segments_share_moves_with_its_latest_version() {
     let [first, second] = [0, 1].map(|at| batch.upload_indices(&[at], &[1]).unwrap());
     let held = batch.state(&state);
     batch.pin(Some("gpu 1")).unwrap();
-    // Read before it is written to.
+    // Read before the write.
     let before = batch.scale(held, 1.0).unwrap();
     let held = batch.write_rows(held, row, first).unwrap();
     let between = batch.scale(held, 3.0).unwrap();
@@ -370,7 +373,8 @@ fn a_state_that_segments_share_moves_with_its_latest_version() {
     assert_eq!(batch.planned_bytes(&[before, after], "gpu 1").unwrap(), 32);
 }
 
-/// Each token of a language model executes the same graph: what the router asks of it is summed up while its inputs move, and not again.
+/// Each token of a language model executes the same graph: the work that the router asks about is computed while the
+/// inputs still move, and not again.
 #[test]
 fn the_work_of_an_unchanged_graph_with_states_is_summed_up_once() {
     let rig = Rig::new();
@@ -384,7 +388,7 @@ fn the_work_of_an_unchanged_graph_with_states_is_summed_up_once() {
         batch.execute(&[product]).unwrap();
         assert_eq!(summed() - before, 1);
     }
-    // Another set of wanted tensors is another plan.
+    // Another set of wanted tensors has another plan.
     batch.execute(&[]).unwrap();
     assert_eq!(summed() - before, 2);
 }

@@ -1,20 +1,21 @@
 //! What the scheduler says about disturbances.
 
-/// How long threads of this process have waited for a core while they could have run. On systems that keep no such
-/// account nothing has ever waited.
+/// How long threads of this process have waited for a core while they were runnable. Systems without this account
+/// report zero.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// One for each thread, that of the calling one first.
+    /// The threads, beginning with the calling one.
     #[cfg(target_os = "linux")]
     threads: Vec<Thread>,
 }
 
-/// What one thread has waited.
+/// The waiting time of one thread.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 struct Thread {
     file: std::fs::File,
-    /// What the file said last, in nanoseconds: a thread that has ended says nothing more, but it has waited.
+    /// The last value of the file, in nanoseconds. The file of a thread that has ended is gone, but its waiting time
+    /// still counts.
     waited: std::cell::Cell<u64>,
 }
 
@@ -44,7 +45,8 @@ impl Account {
 
 #[cfg(target_os = "linux")]
 impl Thread {
-    /// Nanoseconds waited so far: the second of the time on the processor, the time waiting and the number of time slices.
+    /// Nanoseconds waited so far: the file has the time on the processor, the time waiting and the number of time
+    /// slices.
     fn waited(&self) -> u64 {
         use std::os::unix::fs::FileExt;
         let mut text = [0; 96];
@@ -58,17 +60,17 @@ impl Thread {
 
 #[cfg(not(target_os = "linux"))]
 impl Account {
-    /// Nothing is known here.
+    /// An empty account.
     pub(super) fn open() -> Self {
         Self::default()
     }
 
-    /// Nothing has waited.
+    /// Zero on this system.
     pub(super) fn caller(&self) -> f64 {
         0.0
     }
 
-    /// Nothing has waited.
+    /// Zero on this system.
     pub(super) fn others(&self) -> f64 {
         0.0
     }
@@ -105,7 +107,7 @@ mod tests {
                 })
                 .collect();
             let account = Account::open();
-            // More threads than cores: some wait, or the system keeps no account.
+            // With more threads than cores some wait, unless the system keeps no account.
             let start = std::time::Instant::now();
             while account.others() == 0.0 && start.elapsed().as_secs() < 2 {
                 std::thread::yield_now();

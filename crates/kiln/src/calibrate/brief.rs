@@ -20,27 +20,27 @@ use super::grid::Probe;
 use crate::repeats::Repeats;
 use crate::{Engine, gpus};
 
-/// This many ticks of the clock a sample lasts at least.
+/// Minimum length of a sample, in ticks of the clock.
 const TICKS: f64 = 20.0;
-/// Samples last no less and no more than this, whatever the clock.
+/// Minimum and maximum length of a sample in seconds, whatever the clock.
 const SAMPLE: (f64, f64) = (100e-6, 4e-3);
-/// A place that is this many times slower than the best is not waited for where one run takes long.
+/// A placement that is this many times slower than the best is not measured if one run takes [`LONG`].
 const HOPELESS: f64 = 4.0;
-/// What "takes long" means there, in seconds.
+/// Seconds above which one run of a hopeless placement takes too long.
 const LONG: f64 = 2e-3;
-/// The time of what a GPU cannot run: it is never chosen for it.
+/// The time recorded for a problem that a GPU cannot run, so that the GPU is never chosen for it.
 #[cfg(browser_gpu)]
 const NEVER: f64 = 1e6;
-/// No kernel takes less.
+/// Minimum time of a kernel.
 const LEAST: f64 = 1e-9;
 
-/// The points of one class.
+/// The measured points of one class.
 struct Curve {
     points: Vec<(f64, Probe)>,
-    /// Seconds of the first points on the places of the CPU, where they were measured before all else.
+    /// Seconds of the first points on the CPU placements, if they were measured before everything else.
     ahead: Vec<Vec<f64>>,
     measured: Calibrated,
-    /// Whether the time does not suffice for more of it.
+    /// Whether the time does not suffice for more points.
     ended: bool,
 }
 
@@ -61,12 +61,12 @@ impl Curve {
         Ok(Self { points, ahead: Vec::new(), measured, ended: false })
     }
 
-    /// Whether the constants of places follow from it.
+    /// Whether the constants of placements are fitted from it.
     fn is_of_constants(&self) -> bool {
         ["scale", "matmul"].contains(&&*self.measured.op)
     }
 
-    /// What a point is expected to take on each place, from the times of those before it.
+    /// The expected time of a point on each placement, from the times of the points before it.
     fn forecast(&self, point: usize, times: &[Vec<f64>]) -> Forecast {
         let Some(before) = point.checked_sub(1) else { return Forecast(Vec::new()) };
         let growth = self.points[point].0 / self.points[before].0;
@@ -74,24 +74,24 @@ impl Curve {
     }
 }
 
-/// Seconds that are expected of each place; none where nothing is known.
+/// Expected seconds of each placement; empty if nothing is known.
 struct Forecast(Vec<f64>);
 
 impl Forecast {
-    /// The seconds of a place that is not waited for.
+    /// The seconds of a placement that is not measured.
     fn hopeless(&self, place: usize) -> Option<f64> {
         let best = self.0.iter().copied().fold(f64::INFINITY, f64::min);
         self.0.get(place).copied().filter(|&next| next > LONG && next > HOPELESS * best)
     }
 
-    /// What measuring these places will take.
+    /// The expected seconds of measuring these placements.
     fn cost(&self, sample: f64, places: Range<usize>) -> f64 {
         let waited_for = places.filter(|&place| self.hopeless(place).is_none());
         waited_for.map(|place| 3.0 * (sample + self.0.get(place).copied().unwrap_or(0.0))).sum()
     }
 }
 
-/// What is measured; of a family the member that others are like.
+/// The classes to measure; each family is measured by one representative member.
 fn curves() -> Result<Vec<Curve>> {
     let flat: [&[&[usize]]; 5] = [&[&[1 << 8]], &[&[1 << 12]], &[&[1 << 15]], &[&[1 << 18]], &[&[1 << 20]]];
     let two: [&[&[usize]]; 4] =
@@ -133,7 +133,7 @@ fn curves() -> Result<Vec<Curve>> {
     ])
 }
 
-/// Seconds that a sample lasts at least on this clock.
+/// Minimum seconds of a sample with this clock.
 fn sample() -> f64 {
     let mut tick = f64::INFINITY;
     for _ in 0..3 {
@@ -168,7 +168,7 @@ fn operands<'a>(probe: &Probe, data: &'a [f32]) -> Result<Vec<Operand<'a>>> {
     probe.inputs.iter().map(|ty| Operand::new(Data::F32(&data[..ty.shape.numel()]), ty.shape)).collect()
 }
 
-/// Seconds of a probe on each place of the CPU.
+/// Seconds of a probe on each CPU placement.
 fn on_places_of_cpu(
     engine: &Engine,
     probe: &Probe,
@@ -183,15 +183,15 @@ fn on_places_of_cpu(
         None => on_cpu(simd, &probe.op, inputs, &mut outputs, sample),
     });
     let mut seconds = measured.collect::<Result<Vec<_>>>()?;
-    // The code is the same but for its vectors: where scalar code seems ahead something else had the processor.
+    // The code is the same except for its vectors: if scalar code seems faster, another program had the processor.
     if let Some((best, lesser)) = seconds.split_last_mut() {
         lesser.iter_mut().for_each(|seconds| *seconds = seconds.max(*best));
     }
     Ok(seconds)
 }
 
-/// The places of the CPU with their constants, which are measured before all else: compiling the kernels of a GPU may take
-/// all of the time. At most half of it goes here.
+/// Measures the CPU placements that have constants before everything else, because compiling the kernels of a GPU may
+/// take all of the time. Uses at most half of the time.
 async fn places_of_cpu(
     engine: &Engine,
     curves: &mut [Curve],
@@ -220,13 +220,13 @@ async fn places_of_cpu(
     Ok(fitted(&engine.places()[..engine.cpu.len()], &measured.collect::<Vec<_>>()))
 }
 
-/// Lets the page do what it waits for.
+/// Lets the page handle its events.
 async fn pause() {
     #[cfg(browser_gpu)]
     gpus::pause().await;
 }
 
-/// Measures the places of an engine within so much time.
+/// Measures the placements of an engine within this time.
 #[cfg_attr(not(browser_gpu), allow(unused_mut, reason = "GPUs are added where there are some"))]
 pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile> {
     let (start, within) = (Instant::now(), within.as_secs_f64());
@@ -234,14 +234,14 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
     let mut curves = curves()?;
     let largest = curves.iter().flat_map(|curve| &curve.points).flat_map(|(_, probe)| &probe.inputs);
     let largest = largest.map(|ty| ty.shape.numel()).max().unwrap_or(0);
-    // Between one half and two: valid for roots and logarithms, and products of many stay in range.
+    // Values between one half and two: valid for roots and logarithms, and products of many stay in range.
     let data: Vec<f32> =
         (0..largest).map(|i| 0.5 + (i.wrapping_mul(0x9e37_79b1) >> 8 & 0xffff) as f32 / 43_690.0).collect();
 
     let mut places = engine.places().to_vec();
     let of_cpu = places_of_cpu(engine, &mut curves, &data, sample, within).await?;
     let mut links: Vec<(Memory, Link)> = Vec::new();
-    // Whether each GPU can be measured: one that fails is a place where nothing is ever sent.
+    // Whether each GPU can be measured. A GPU that fails is recorded as a placement that is never chosen.
     #[cfg(browser_gpu)]
     let mut works: Vec<bool> = Vec::with_capacity(engine.gpus.len());
     #[cfg(browser_gpu)]
@@ -264,7 +264,7 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
         for curve in curves.iter_mut().filter(|curve| !curve.ended && point < curve.points.len()) {
             pause().await;
             let forecast = curve.forecast(point, &curve.measured.seconds);
-            // Those of the CPU may have been measured ahead.
+            // The CPU placements may have been measured ahead.
             let first = curve.ahead.get(point).map_or(0, Vec::len);
             if start.elapsed().as_secs_f64() + forecast.cost(sample, first..places.len()) > within {
                 curve.ended = true;
@@ -287,7 +287,7 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
                         if matches!(measured, Err(Error::DeviceLost { .. } | Error::Unavailable { .. })) {
                             *works = false;
                         }
-                        // What it refuses is never sent there.
+                        // A problem that the GPU refuses is never sent to it.
                         measured.unwrap_or(NEVER)
                     }
                 });

@@ -2,7 +2,7 @@
 
 use kiln_route::{Calibrated, Place, Roofline};
 
-/// The constants of the formula from what was measured: overhead and bandwidths from a function that only moves its
+/// Fits the constants of the formula to the measurements: overhead and bandwidths from a function that only moves its
 /// data, the peak from the matrix product.
 pub(super) fn fitted(places: &[Place], calibrated: &[Calibrated]) -> Vec<Place> {
     let find = |op: &str| calibrated.iter().find(|c| c.op == op && c.shape.is_empty());
@@ -11,7 +11,7 @@ pub(super) fn fitted(places: &[Place], calibrated: &[Calibrated]) -> Vec<Place> 
         let at = |curve: &Calibrated, point: usize| curve.seconds[point][i];
         let overhead = at(moving, 0);
         let level = |point: usize| {
-            // At least a tenth of the time is movement, whatever the noise of the overhead.
+            // At least a tenth of the time counts as data movement, whatever the noise of the overhead.
             let seconds = (at(moving, point) - overhead).max(at(moving, point) * 0.1);
             (moving.work[point] as u64, moving.work[point] / seconds)
         };

@@ -11,7 +11,7 @@ use super::{CalibrationReport, Effort, gpu};
 use crate::gpus::{self, Gpu};
 use crate::{Absent, Engine};
 
-/// Measures these problems on every place of the CPU and on these GPUs. The profile has those that did not fail.
+/// Measures these problems on every CPU placement and on these GPUs. The profile contains the GPUs that did not fail.
 pub(crate) fn run(
     engine: &Engine,
     gpus: &[&Gpu],
@@ -32,7 +32,7 @@ pub(crate) fn run(
         }
     }
     points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    // Two shapes of equal work would make two times for one point of the curve.
+    // Two shapes of equal work would give one point of the curve two times.
     points.dedup_by(|later, earlier| later.0 == earlier.0 && later.1 <= earlier.1);
     let places = engine.cpu_places();
     let expected = |i: usize, observed: &[Observed]| match i.checked_sub(1) {
@@ -88,14 +88,15 @@ pub(crate) fn run(
     Ok((profile, CalibrationReport { machine, took: start.elapsed(), classes, measurements, left_out, saved: None }))
 }
 
-/// Seconds to hand work to other threads and to hear back.
+/// Seconds to hand work to other threads and to wait for them.
 const HAND_OVER: f64 = 5e-6;
 
-/// The share of the threads that work gains where nothing better is known.
+/// The assumed share of the ideal gain of threads if nothing better is known.
 const FAIR: f64 = 0.8;
 
-/// Times where another program had a core whenever several threads were measured: they are taken to gain a fair share.
-/// Kernels keep what does not gain on one thread themselves, so that too many threads cost less than too few.
+/// Times for when another program had a core during every measurement of several threads: they are assumed to gain a
+/// fair share. Kernels run work that does not gain on one thread by themselves, so choosing too many threads costs less
+/// than choosing too few.
 fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return seconds };
     for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
@@ -104,11 +105,11 @@ fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
     seconds
 }
 
-/// A gain that threads certainly made. Kernels run short work on one thread whatever is allowed, and times of the same
-/// code differ by a tenth.
+/// A gain of threads that is above noise. Kernels run short work on one thread whatever is allowed, and times of the
+/// same code differ by a tenth.
 const GAIN: f64 = 1.25;
 
-/// Lets more threads gain nothing where what they gained is noise: on work too short to be shared.
+/// Discards thread speedups that are within noise, on work too short to be shared.
 fn without_noise(curve: &mut Calibrated, places: &[Place]) {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
     for seconds in curve.seconds.iter_mut().filter(|seconds| seconds[one] < SHARED) {
@@ -120,15 +121,15 @@ fn without_noise(curve: &mut Calibrated, places: &[Place]) {
     }
 }
 
-/// Threads are as fast as one where their times differ by at most this share.
+/// Threads count as equally fast if their times differ by at most this share.
 const ALIKE: f64 = 0.10;
 
 /// The gain from which more threads are chosen.
 const CHOSEN: f64 = 1.11;
 
-/// Lets more threads be chosen where they were as fast as one on work that can be shared. Either the kernel kept it on one
-/// thread, and then the choice is between the same code, or it shared what pays by experience and another program had the
-/// core, which a virtual machine does not always see.
+/// Makes more threads chosen if they were as fast as one on work that can be shared. Either the kernel kept the work on
+/// one thread, and then both choices run the same code, or it shared the work as its cutoff says and another program
+/// had the core, which a virtual machine does not always see.
 fn without_idling(curve: &mut Calibrated, places: &[Place]) {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
     for seconds in curve.seconds.iter_mut().filter(|seconds| seconds[one] >= SHARED) {
@@ -140,9 +141,9 @@ fn without_idling(curve: &mut Calibrated, places: &[Place]) {
     }
 }
 
-/// Fills what threads lost to other programs: how many times faster they are than one thread rises with the work, as long
-/// as starting them counts, and falls where they share the memory; it has no dip. A point that gained less than points
-/// on both sides of it was measured while a core was busy.
+/// Fills dips that other programs caused. The speedup of threads over one thread rises with the work while starting
+/// them matters, and falls where they share the memory; it has no dip. A point with a smaller speedup than points on
+/// both sides of it was measured while a core was busy.
 fn without_dips(curve: &mut Calibrated, places: &[Place]) {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
     for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
@@ -183,7 +184,7 @@ mod tests {
         let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
         without_dips(&mut curve, &places());
         let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
-        // The third point lies between gains of 2 and 1.5; the fourth and last ones fall for good.
+        // The third point is between speedups of 2 and 1.5; the fourth and last ones fall permanently.
         assert_eq!(spread, [1.0, 1.0, 4.0 / 1.5, 4.0, 9.0]);
         assert!(curve.seconds.iter().zip(times).all(|(s, t)| s[..2] == t[..2]), "single threads are left alone");
     }

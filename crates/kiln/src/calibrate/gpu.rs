@@ -8,22 +8,22 @@ use super::measure::{Inputs, Progress};
 use crate::Engine;
 use crate::gpus::{Gpu, Launch};
 
-/// The time of what a GPU cannot run: it is never chosen for it.
+/// The time recorded for a problem that a GPU cannot run, so that the GPU is never chosen for it.
 pub(super) const NEVER: f64 = 1e6;
 
-/// What was measured of one GPU.
+/// The measurements of one GPU.
 pub(super) struct Times {
     pub(super) launch: Launch,
     pub(super) link: Link,
-    /// Seconds of each problem on operands that are resident on the device, beside the launch.
+    /// Seconds of each problem on resident operands, without the launch.
     pub(super) seconds: Vec<f64>,
 }
 
-/// Measures every problem on each of these GPUs; or the error of the device with which that ended, which is logged. Others are
-/// measured all the same.
+/// Measures every problem on each of these GPUs. A GPU that fails gives its device error, which is logged; the others
+/// are measured nevertheless.
 ///
 /// # Errors
-/// Errors that are not of a device.
+/// Errors that are not errors of a device.
 pub(super) fn survey<'a>(
     gpus: &[&Gpu],
     probes: &[&'a Probe],
@@ -88,7 +88,7 @@ impl<'e> HostToHost<'e> {
     }
 }
 
-/// What the device refuses or lacks is never sent there; other errors are errors.
+/// Replaces the error of an operation that the device refuses or lacks by [`NEVER`]; returns other errors.
 fn or_never(seconds: Result<f64>) -> Result<f64> {
     match seconds {
         Err(Error::Limit { .. } | Error::OutOfMemory { .. } | Error::Unsupported { .. }) => Ok(NEVER),

@@ -34,14 +34,14 @@ pub struct GraphRow {
 impl GraphRow {
     /// What the planned segments take beyond the best device, as a share; less than zero where several are faster than any.
     pub fn regret(&self) -> f64 {
-        // A plan of one segment is the run of that device: one measurement of both.
+        // A plan of one segment equals a run on that device: one measurement serves both.
         let planned = if self.segments == 1 { self.seconds[self.first] } else { self.planned };
         let best = self.seconds.iter().copied().fold(planned, f64::min);
         planned / best - 1.0
     }
 }
 
-/// A recorded graph: what is new in every execution, and what is wanted.
+/// A recorded graph: its inputs that change in every execution, and its wanted tensors.
 struct Recorded {
     name: String,
     resident: bool,
@@ -108,10 +108,10 @@ fn attention(batch: &mut Batch<'_>, rows: usize) -> Result<Recorded> {
     Ok(Recorded { name: format!("attention block {rows} x {width}"), resident: false, input: Some((x, data)), wanted })
 }
 
-/// One token through 12 layers of a transformer with 256 positions behind it.
+/// One token through 12 layers of a transformer, after 256 earlier positions.
 fn decode(batch: &mut Batch<'_>) -> Result<Recorded> {
     const LAYERS: usize = 12;
-    /// Layers with weights of their own, for the sake of memory: more than the caches hold.
+    /// Layers with distinct weights, so that these exceed the caches.
     const OWN: usize = 4;
     const D: usize = 64;
     const HEADS: usize = 8;
@@ -191,7 +191,7 @@ fn convolutions(batch: &mut Batch<'_>, channels: usize, extent: usize) -> Result
     })
 }
 
-/// Two stacks of products that meet at their ends, about as much work on a CPU as on a GPU beside it.
+/// Two chains of products that are combined at their ends, each about as much work for a CPU as for a GPU.
 fn branches(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     let (id, data) = input(batch, &[n, n])?;
     let w = weights(batch, &[n, n])?;
@@ -205,7 +205,7 @@ fn branches(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     Ok(Recorded { name: format!("branches {n}"), resident: false, input: Some((id, data)), wanted })
 }
 
-/// Products of squares, and norms of one long row: the second is what a CPU does as fast as a GPU.
+/// Products of squares, and norms of one long row: a CPU computes the norms as fast as a GPU.
 fn products_and_norms(batch: &mut Batch<'_>) -> Result<Recorded> {
     const N: usize = 768;
     const LONG: usize = 1 << 20;
@@ -224,7 +224,7 @@ fn products_and_norms(batch: &mut Batch<'_>) -> Result<Recorded> {
     Ok(Recorded { name: format!("products of {N} beside norms"), resident: false, input: Some((id, data)), wanted })
 }
 
-/// The sum of a function of a vector that is there.
+/// The sum of a function of a resident vector.
 fn function_of(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     let x = weights(batch, &[n])?;
     let y = batch.gelu(x)?;
@@ -232,7 +232,7 @@ fn function_of(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     Ok(Recorded { name: format!("sum of gelu, {n} there"), resident: true, input: None, wanted })
 }
 
-/// A new row times a matrix that is there.
+/// A new row times a resident matrix.
 fn row_times(batch: &mut Batch<'_>, rows: usize, n: usize) -> Result<Recorded> {
     let (id, data) = input(batch, &[rows, n])?;
     let w = weights(batch, &[n, n])?;
@@ -245,7 +245,7 @@ fn row_times(batch: &mut Batch<'_>, rows: usize, n: usize) -> Result<Recorded> {
     })
 }
 
-/// Softmax of rows that are there, and the greatest of it.
+/// Softmax of resident rows, and its maximum.
 fn softmax_of(batch: &mut Batch<'_>, rows: usize, columns: usize) -> Result<Recorded> {
     let x = weights(batch, &[rows, columns])?;
     let soft = batch.softmax(x)?;
@@ -284,7 +284,7 @@ const GRAPHS: &[Record1] = &[
     |b| softmax_of(b, 3000, 2500),
 ];
 
-/// Measures every graph on each device alone, and as planned.
+/// Measures every graph on each device alone and as planned.
 ///
 /// # Errors
 /// Errors of the operations.
@@ -300,12 +300,12 @@ pub(super) fn measure(engine: &Engine, seconds: f64, progress: &mut dyn FnMut(Pr
     Ok(rows)
 }
 
-/// What steps of a graph cost on the CPU beside their operations: the seconds of each, and those of reading what the step before
-/// wrote.
+/// The cost of a graph's steps on the CPU beyond their operations: seconds of each step, and seconds of reading the
+/// result of the step before.
 pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, Transfer)> {
     const SECONDS: f64 = 0.02;
     const STEPS: usize = 64;
-    /// Elements that are handed over.
+    /// Numbers of elements that one step passes to the next.
     const SIZES: [usize; 6] = [1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 22];
     let seconds = |record: &dyn Fn(&mut Batch<'_>) -> Result<TensorId>| {
         let mut batch = engine.batch();
@@ -343,7 +343,7 @@ pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, Transfer)> {
             let y = batch.gelu(x)?;
             batch.record(sum, &[y])
         })?;
-        // What a batch costs by itself is in each of the two.
+        // The fixed cost of a batch is part of both times.
         let batch = (one - step).max(0.0);
         points.push((4 * n as u64, (both - first - second + batch).max(1e-9)));
     }
@@ -361,13 +361,13 @@ fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64)
         batch.run(&[wanted]).map(drop)
     };
     let mut least = vec![f64::INFINITY; devices.len() + 1];
-    // Everything becomes resident first, so that the plan is that of the steady state.
+    // Two runs make everything resident first, so that the plan is that of the steady state.
     for _ in 0..2 {
         for (least, on) in least.iter_mut().zip(devices.iter().copied().map(Some).chain([None])) {
             batch.on_device(on);
             match timed(seconds, || run(batch)) {
                 Ok(seconds) => *least = least.min(seconds),
-                // What a device refuses it never runs.
+                // A device never runs what it refuses.
                 Err(Error::Limit { .. } | Error::OutOfMemory { .. } | Error::Unsupported { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -393,7 +393,7 @@ fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64)
     Ok(GraphRow { graph: name, resident, seconds: least, predicted, planned, planned_predicted, segments, first })
 }
 
-/// The least time of a few runs. The second may still bring what became resident with the first.
+/// The minimum time of a few runs. The second may still include uploads of what the first made resident.
 fn timed(seconds: f64, run: impl FnMut() -> Result<()>) -> Result<f64> {
     Runs { untimed: 2, most: 30, enough: seconds, long: f64::INFINITY }.least(run)
 }

@@ -39,15 +39,15 @@ impl std::fmt::Display for Probe {
     }
 }
 
-/// The sizes that the probes of a grid are made of.
+/// The sizes of the probes of a grid.
 struct Sizes {
     /// Element-wise functions.
     kinds: &'static [ElementwiseKind],
     /// Elements of vectors.
     flat: &'static [usize],
-    /// Rows and columns of matrices that are worked on by rows.
+    /// Rows and columns of matrices for operations along rows.
     rows: &'static [(usize, usize)],
-    /// Rows and columns of matrices that are transposed, beside the ordinary ones above.
+    /// Rows and columns of matrices to transpose, in addition to `rows`.
     transposes: &'static [(usize, usize)],
     /// Products of `m * k` and `k * n`.
     products: &'static [(usize, usize, usize)],
@@ -168,7 +168,7 @@ const CALIBRATION: Sizes = Sizes {
     ],
 };
 
-/// Other sizes than those, but for a few, of representative operations.
+/// Sizes that mostly differ from [`CALIBRATION`], for representative operations.
 const EVALUATION: Sizes = Sizes {
     kinds: &[
         ElementwiseKind::Add,
@@ -226,11 +226,11 @@ impl Probes {
         Ok(())
     }
 
-    /// Element-wise functions, reductions of everything, inner products.
+    /// Element-wise functions, full reductions, inner products.
     fn vectors(&mut self, sizes: &Sizes) -> Result<()> {
         for &n in sizes.flat {
             for kind in sizes.kinds {
-                // Parameters with which every function takes its ordinary path.
+                // Parameters that keep every function on its ordinary path.
                 self.add(kind.with_params([0.75, 1.5]), &vec![&[n][..]; kind.arity()])?;
             }
             for reduction in [Reduction::Sum, Reduction::Max, Reduction::ArgMax, Reduction::NormL2] {
@@ -241,7 +241,7 @@ impl Probes {
         Ok(())
     }
 
-    /// What works on the rows and columns of a matrix.
+    /// Operations along the rows and columns of a matrix.
     fn rows(&mut self, sizes: &Sizes) -> Result<()> {
         for &(m, n) in sizes.transposes {
             self.add(Transpose, &[&[m, n]])?;
@@ -261,7 +261,7 @@ impl Probes {
             if m == 1 || n < 64 {
                 continue;
             }
-            // Heads to the outside, and channels to the inside.
+            // Moves heads to the outside, and channels to the inside.
             self.add(Permute::new(&[1, 0, 2])?, &[&[m, n / 16, 16]])?;
             self.add(Permute::new(&[0, 2, 1])?, &[&[2, m / 2, n]])?;
             self.add(Elementwise::add(), &[&[m, n], &[n]])?;
@@ -303,7 +303,7 @@ impl Probes {
                 self.0.push(Probe::new(QuantMatmul { format }, vec![x, blocks])?);
                 if m == 1 {
                     self.0.push(Probe::new(Dequantize { format }, vec![blocks])?);
-                    // Quantising is slow and done once: a large matrix says no more than a small one.
+                    // Quantisation is slow and done once, and a large matrix adds no information.
                     if n <= 256 {
                         self.0.push(Probe::new(Quantize { format }, vec![plain])?);
                     }

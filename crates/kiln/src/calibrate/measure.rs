@@ -9,45 +9,45 @@ use super::account::Account;
 use super::grid::Probe;
 use crate::Engine;
 
-/// A place that is this many times slower than the best is not waited for where one run takes long.
+/// A placement that is this many times slower than the best is not measured if one run takes [`LONG`].
 const HOPELESS: f64 = 4.0;
 
-/// What "takes long" means there, in seconds.
+/// Seconds above which one run of a hopeless placement takes too long.
 const LONG: f64 = 2e-3;
 
-/// Everything is measured this often, seconds apart, and the least time counts: whatever kept the machine busy for a
-/// moment has passed by then.
+/// Everything is measured this often, seconds apart, and the minimum counts: a short disturbance has passed by the next
+/// time.
 const PASSES: usize = 2;
 
-/// What is doubtful then is measured at most this often again.
+/// Doubtful problems are measured at most this often again.
 const OPINIONS: usize = 4;
 
-/// The least time of a place is confirmed when that of another pass came as close as this.
+/// The minimum time of a placement is confirmed if another pass came this close to it.
 const CONFIRMED: f64 = 0.05;
 
-/// Places that are this many times slower than the best need no confirmation: nobody will choose between them.
+/// Placements that are this many times slower than the best need no confirmation: no decision depends on them.
 const RIVAL: f64 = 2.0;
 
 /// Times are compared over at least this many rounds.
 const QUIET: usize = 4;
 
-/// A sample is undisturbed when threads waited for a core for at most this share of it.
+/// A sample is undisturbed if threads waited for a core for at most this share of it.
 const WAITED: f64 = 0.05;
 
 /// Work that takes one thread this many seconds can be shared.
 pub(super) const SHARED: f64 = 10e-6;
 
-/// Seconds that several threads run before they are timed: one that sleeps takes up to 100 µs to be woken where the
-/// processor is a virtual one.
+/// Seconds that several threads run before they are timed: waking a sleeping thread takes up to 100 µs on a virtual
+/// processor.
 const AWAKE: f64 = 200e-6;
 
-/// Samples of several threads one after the other, once they are awake.
+/// Consecutive samples of several threads, once they are awake.
 const IN_A_ROW: usize = 4;
 
-/// More threads gain little when they take more than this share of the time of one.
+/// More threads gain little if they take more than this share of the time of one.
 const LITTLE: f64 = 0.7;
 
-/// More threads that take this share longer than fewer are doubtful.
+/// More threads are doubtful if they take this share longer than fewer.
 const STALLED: f64 = 0.1;
 
 /// How far measuring has come.
@@ -72,13 +72,13 @@ pub(crate) struct Time {
 /// The times of one problem on every place, over several passes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Observed {
-    /// The least time of each place; infinite where it was not waited for.
+    /// The minimum time of each placement; infinite if it was not measured.
     least: Vec<f64>,
-    /// The least time of each place in the passes but the best one.
+    /// The second least time of each placement over the passes.
     confirmation: Vec<f64>,
-    /// Places with an undisturbed sample.
+    /// Whether each placement has an undisturbed sample.
     undisturbed: Vec<bool>,
-    /// The samples of all passes, a round each: seconds of each place, infinite where it was not waited for.
+    /// The samples of all passes by round: seconds of each placement, infinite if it was not measured.
     rounds: Vec<Vec<f64>>,
 }
 
@@ -95,12 +95,12 @@ impl Observed {
         self.undisturbed[place] |= time.undisturbed;
     }
 
-    /// Seconds on each place; infinite where it was not waited for.
+    /// Seconds on each placement; infinite if it was not measured.
     ///
     /// `median of t(place) / t(widest one) in the quietest rounds * least t(widest one)` for single threads. They take
-    /// turns on one core, which slows down for milliseconds when a hyper-thread beside it works: within a round they
-    /// compare fairly even if one of them never met a quiet moment, as their least times do not. The least time for
-    /// several threads, which meet other cores.
+    /// turns on one core, which slows down for milliseconds while its hyper-thread is busy: the times of one round
+    /// compare fairly even if one placement never had a quiet moment, and their minimum times do not. For several
+    /// threads, which use other cores, the minimum time.
     pub(crate) fn seconds(&self, places: &[Place]) -> Vec<f64> {
         let Some(widest) = places.iter().rposition(|place| place.threads == 1) else { return self.least.clone() };
         let compared = |place: usize| {
@@ -111,7 +111,7 @@ impl Observed {
         (0..places.len()).map(|place| compared(place).unwrap_or(self.least[place])).collect()
     }
 
-    /// The least time on one thread, and on several.
+    /// The minimum time on one thread, and on several.
     fn one_and_several(&self, places: &[Place]) -> (f64, f64) {
         let least = |several: bool| {
             let times = places.iter().zip(&self.least).filter(|(place, _)| (place.threads > 1) == several);
@@ -120,21 +120,21 @@ impl Observed {
         (least(false), least(true))
     }
 
-    /// Whether all threads together gained little over one of them on work that lasts long enough to be shared: either
-    /// it does not scale, or another program had one of the cores.
+    /// Whether all threads together gained little over one of them on work that is long enough to be shared: either the
+    /// work does not scale, or another program had one of the cores.
     fn gained_little(&self, places: &[Place]) -> bool {
         let (one, several) = self.one_and_several(places);
         several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
     }
 
-    /// Whether another program is the reason for what a place with several threads did not gain: no sample of it was
-    /// undisturbed. Where threads did gain, a disturbance has not hidden it.
+    /// Whether another program explains why a placement with several threads gained little: no sample of it was
+    /// undisturbed. If threads did gain, no disturbance has hidden it.
     pub(crate) fn is_disturbed(&self, places: &[Place]) -> bool {
         let several = || places.iter().zip(&self.undisturbed).filter(|(place, _)| place.threads > 1);
         self.gained_little(places) && several().any(|(_, &undisturbed)| !undisturbed)
     }
 
-    /// Whether to measure again: a time that matters was seen once only, or threads gained little.
+    /// Whether to measure again: a time that matters is not confirmed, or threads gained little.
     fn is_doubtful(&self, places: &[Place]) -> bool {
         let (one, several) = self.one_and_several(places);
         let rival = |seconds: f64| seconds.is_finite() && seconds <= RIVAL * one.min(several);
@@ -142,8 +142,8 @@ impl Observed {
         self.least.iter().zip(&self.confirmation).any(unconfirmed) || self.lost_threads(places)
     }
 
-    /// Whether threads seem to gain nothing: all of them over one, or more over fewer. Then either it is so, or another program
-    /// had a core whenever they were measured.
+    /// Whether threads seem to gain nothing: all of them over one, or more over fewer. Either this is true, or another
+    /// program had a core during every measurement.
     fn lost_threads(&self, places: &[Place]) -> bool {
         let several: Vec<f64> = (0..places.len()).filter(|&i| places[i].threads > 1).map(|i| self.least[i]).collect();
         let slower = |pair: &[f64]| pair[1].is_finite() && pair[0] > SHARED && pair[1] > (1.0 + STALLED) * pair[0];
@@ -151,8 +151,8 @@ impl Observed {
     }
 }
 
-/// The median of the ratios of pairs of times in the quietest quarter of the rounds, those where the pair took least; of
-/// at least [`QUIET`] rounds, or `None` where there are fewer.
+/// The median ratio of pairs of times in the quietest quarter of the rounds, those with the smallest product of times;
+/// at least [`QUIET`] rounds, or `None` if there are fewer.
 fn quiet_ratio(mut pairs: Vec<(f64, f64)>) -> Option<f64> {
     pairs.sort_by(|(a, b), (c, d)| (a * b).total_cmp(&(c * d)));
     let quiet = pairs.get(..QUIET.max(pairs.len() / 4))?;
@@ -161,17 +161,17 @@ fn quiet_ratio(mut pairs: Vec<(f64, f64)>) -> Option<f64> {
     Some((ratios[(ratios.len() - 1) / 2] + ratios[ratios.len() / 2]) / 2.0)
 }
 
-/// How much is spent on a list of problems.
+/// The time to spend on a list of problems.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// How long one problem is measured.
+    /// The time to spend on one problem.
     pub(crate) budget: Budget,
-    /// Seconds after which nothing is measured again: on a machine that stays busy everything is doubtful.
+    /// Seconds after which nothing is measured again, because on a busy machine everything stays doubtful.
     pub(crate) seconds: f64,
 }
 
-/// Measures every problem on every place of the engine, all of them twice, and what is doubtful then again. `expected`
-/// gives the times that need not be measured, from what is known of the problems before.
+/// Measures every problem on every placement of the engine, [`PASSES`] times, and then doubtful ones again. `expected`
+/// gives the times that need not be measured, from the results of the problems before.
 pub(crate) fn survey<'a>(
     engine: &Engine,
     probes: &[&'a Probe],
@@ -182,7 +182,7 @@ pub(crate) fn survey<'a>(
     let start = Instant::now();
     let places = engine.cpu_places();
     if let Some(widest) = engine.cpu.iter().max_by_key(|simd| simd.threads()) {
-        // Starts the threads, which the account has to know.
+        // Starts the threads, so that the account finds them.
         kiln_simd::limits::multiply_add(widest, 1);
     }
     let mut bench = Bench { account: Account::open(), ..Bench::default() };
@@ -192,7 +192,8 @@ pub(crate) fn survey<'a>(
         let doubtful = |&i: &usize| pass < PASSES || observed[i].is_doubtful(places);
         let mut again: Vec<usize> = (0..probes.len()).filter(doubtful).collect();
         if pass >= PASSES {
-            // Threads that seem to gain nothing decide about more than a few percent: these first, as time is limited.
+            // Apparent losses of threads change decisions by more than a few percent, so they come first in the limited
+            // time.
             again.sort_by_key(|&i| !observed[i].lost_threads(places));
             total += again.len();
         }
@@ -216,8 +217,8 @@ pub(crate) fn survey<'a>(
     Ok(observed)
 }
 
-/// Times that need not be measured, from those of less work of the same class: single threads that fell behind for
-/// good. Work on many threads is always measured, because that is where it catches up.
+/// Times that need not be measured, from the times of less work of the same class: single threads that are too slow at
+/// any larger size. Work on many threads is always measured, because that is where it catches up.
 pub(crate) fn hopeless(places: &[Place], seconds: &[f64], growth: f64) -> Vec<Option<f64>> {
     let best = seconds.iter().copied().fold(f64::INFINITY, f64::min);
     let hopeless = |(place, &seconds): (&Place, &f64)| {
@@ -227,27 +228,27 @@ pub(crate) fn hopeless(places: &[Place], seconds: &[f64], growth: f64) -> Vec<Op
     places.iter().zip(seconds).map(hopeless).collect()
 }
 
-/// How long one problem is measured in a pass.
+/// The time to spend on one problem in a pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// Samples of each place.
+    /// Samples of each placement.
     pub(crate) rounds: usize,
-    /// Seconds that a sample lasts at least: a clock that ticks in tens of nanoseconds is then exact to a thousandth.
+    /// Minimum seconds of a sample: a clock that ticks in tens of nanoseconds is then exact to a thousandth.
     pub(crate) sample: f64,
-    /// Seconds after which three samples of each place are enough; after three times as many, one or two are.
+    /// Seconds after which three samples of each placement suffice; after three times as many, one or two do.
     pub(crate) seconds: f64,
 }
 
-/// What one pass over a problem gave.
+/// The result of one pass over a problem.
 #[derive(Debug)]
 struct Measured {
-    /// The least time of each place, or `None` for those whose time is already expected.
+    /// The minimum time of each placement; `None` for those whose time is expected already.
     least: Vec<Option<Time>>,
-    /// Seconds of each place in each round, infinite where there is no sample.
+    /// Seconds of each placement in each round; infinite without a sample.
     rounds: Vec<Vec<f64>>,
 }
 
-/// What measuring needs, kept between problems so that memory is asked for and touched once.
+/// Buffers for measuring, kept between problems so that their memory is allocated and touched once.
 #[derive(Debug, Default)]
 struct Bench {
     account: Account,
@@ -259,9 +260,9 @@ struct Bench {
 #[derive(Debug, Default)]
 pub(super) struct Inputs(Vec<Placed>);
 
-/// Elements that always begin as far past a cache line. Where loads cross the lines decides up to half of the time of what
-/// stays near the processor, and differs between instruction sets: no comparison may depend on where the allocator had
-/// room.
+/// Elements that always begin at the same offset from a cache line. Loads that cross lines decide up to half of the
+/// time of data in near caches, and differ between instruction sets: a comparison may not depend on the address that
+/// the allocator happened to return.
 #[derive(Debug, Default)]
 struct Placed(Vec<f32>);
 
@@ -269,10 +270,10 @@ impl Placed {
     /// Elements of a cache line.
     const LINE: usize = 16;
 
-    /// Elements past it: large blocks of common allocators begin behind a header of 16 bytes.
+    /// Elements past the line: large blocks of common allocators begin behind a header of 16 bytes.
     const PAST: usize = 4;
 
-    /// Makes room for `n` elements.
+    /// Grows to at least `n` elements.
     fn grow(&mut self, n: usize, fill: impl FnMut() -> f32) -> Result<()> {
         let len = n.saturating_add(Self::LINE);
         if self.0.len() < len {
@@ -283,12 +284,12 @@ impl Placed {
         Ok(())
     }
 
-    /// The first `n` elements, for which there is room.
+    /// The first `n` elements, which [`Placed::grow`] has provided.
     fn get(&self, n: usize) -> &[f32] {
         &self.0[self.range(n)]
     }
 
-    /// Where these are.
+    /// The indices of the first `n` elements.
     fn range(&self, n: usize) -> std::ops::Range<usize> {
         let past = self.0.as_ptr().addr() / size_of::<f32>() % Self::LINE;
         let start = (Self::PAST + Self::LINE - past) % Self::LINE;
@@ -297,8 +298,8 @@ impl Placed {
 }
 
 impl Bench {
-    /// Several samples of each place: whatever else runs on the machine only ever adds to the least of them. Those of
-    /// all places alternate, so that a clock that changes its rate meets all of them.
+    /// Takes several samples of each placement: disturbances only ever add to the minimum. The samples of all
+    /// placements alternate, so that a change of the clock rate affects all of them.
     fn times(&mut self, probe: &Probe, places: &[Simd], expected: &[Option<f64>], budget: Budget) -> Result<Measured> {
         let types = probe.op.infer(&probe.inputs)?;
         let elements = types.iter().map(|t| t.shape.numel()).max().unwrap_or(0);
@@ -321,7 +322,7 @@ fn sample(
     expected: &[Option<f64>],
     budget: Budget,
 ) -> Result<Measured> {
-    // The first f32 result goes into the kept buffer; other results are rare and small.
+    // The first f32 result uses the kept buffer; other results are rare and small.
     let mut others: Vec<Buffer> = types.iter().skip(1).map(Buffer::zeros).collect::<Result<_>>()?;
     let first_type = types[0];
     let mut first_other = (first_type.dtype != DType::F32).then(|| Buffer::zeros(&first_type)).transpose()?;
@@ -336,9 +337,9 @@ fn sample(
     let mut rounds: Vec<Vec<f64>> = Vec::new();
     let mut repeats = vec![1u32; places.len()];
     let start = Instant::now();
-    // A thread that waits for its core is accounted for when it gets it, which may be after the sample that missed
-    // it. The threads beside the calling one only ever run for work on several threads: what they wait until the end
-    // is held against all of that work together.
+    // The account of a waiting thread is updated when it gets its core, which may be after the disturbed sample. The
+    // threads beside the calling one only ever run for work on several threads, so their total waiting time counts
+    // against all of that work together.
     let (others, mut spread, mut waited_spread) = (account.others(), 0.0, 0.0);
     for round in 0..=budget.rounds {
         let mut samples = vec![f64::INFINITY; places.len()];
@@ -346,7 +347,7 @@ fn sample(
             if expected.get(i).is_some_and(Option::is_some) {
                 continue;
             }
-            // One long sample of a place that is far behind says enough.
+            // One long sample of a placement that is far behind is enough.
             let best = least.iter().flatten().map(|time| time.seconds).fold(f64::INFINITY, f64::min);
             if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
                 continue;
@@ -354,8 +355,8 @@ fn sample(
             let (several, waited) = (simd.threads() > 1, account.caller());
             let warming = Instant::now();
             if least[i].is_none_or(|time| time.seconds < LONG) {
-                // Untimed: fetches the data back from the place before, and wakes threads. Operations follow one
-                // another in the programs that the times are for, so the times are those of a place at work.
+                // Untimed: loads the data back into the caches after the placement before, and wakes threads. Real
+                // programs run operations one after another, so the times are those of a warm placement.
                 simd.run_into(&probe.op, inputs, &mut outputs)?;
                 while several && best > SHARED && warming.elapsed().as_secs_f64() < AWAKE {
                     simd.run_into(&probe.op, inputs, &mut outputs)?;
@@ -380,7 +381,8 @@ fn sample(
             }
             let undisturbed = !several && waited_now - waited_warm <= WAITED * elapsed;
             let seconds = shortest / f64::from(repeats[i]);
-            // The first run of short work only says how often to repeat it, and little of that: later ones are faster.
+            // The first run of short work only determines the number of repeats, and only roughly: later runs are
+            // faster.
             let wanted = ((budget.sample / seconds.max(1e-8)).ceil() as u32).clamp(1, 10_000);
             repeats[i] = repeats[i].max(wanted);
             if round == 0 && wanted > 1 {
@@ -406,8 +408,8 @@ fn sample(
 }
 
 impl Inputs {
-    /// Makes the kept buffers large enough. Values are between one half and two: valid for roots and logarithms, and
-    /// products of many stay in range.
+    /// Grows the kept buffers. Values are between one half and two: valid for roots and logarithms, and products of
+    /// many stay in range.
     fn grow(&mut self, inputs: &[TensorType]) -> Result<()> {
         if self.0.len() < inputs.len() {
             self.0.resize_with(inputs.len(), Placed::default);
@@ -427,7 +429,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Shows operands of these types to `see`.
+    /// Calls `see` with operands of these types.
     pub(super) fn show<T>(&mut self, types: &[TensorType], see: impl FnOnce(&[Operand<'_>]) -> Result<T>) -> Result<T> {
         self.grow(types)?;
         let rows = types.first().map_or(1, |table| table.shape.rows());
@@ -440,7 +442,8 @@ impl Inputs {
     }
 }
 
-/// Indices that jump about in a table of this many rows; zeros of other types; blocks of zeros, which are valid in every format.
+/// Scattered indices into a table of this many rows; zeros of other types; blocks of zeros, which are valid in every
+/// format.
 fn other_than_f32(ty: &TensorType, rows: usize) -> Result<Option<Buffer>> {
     Ok(match ty.dtype {
         DType::F32 => None,
@@ -501,11 +504,12 @@ mod tests {
         let least = |rounds: &[[f64; 3]]| {
             let mut observed = observed(&[quiet], true);
             observed.rounds = rounds.iter().map(|round| round.to_vec()).collect();
-            // The widest one never met a quiet moment.
+            // The widest placement never had a quiet moment.
             observed.least[1] = rounds.iter().map(|round| round[1]).fold(f64::INFINITY, f64::min);
             observed.seconds(&places())
         };
-        // A quiet moment of the first place alone, and one of all: half a state is no comparison.
+        // A quiet moment of the first placement alone, and one of all: rounds in which only one was quiet do not
+        // compare.
         let mixed: Vec<[f64; 3]> = [[4e-6, 3e-6, 2.9e-6]].into_iter().chain([busy; 15]).collect();
         assert!((least(&mixed)[0] - 7e-6).abs() < 1e-12);
         let settled: Vec<[f64; 3]> = [busy; 12].into_iter().chain([quiet; 4]).collect();

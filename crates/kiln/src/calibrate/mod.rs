@@ -31,7 +31,7 @@ pub use measure::Progress;
 
 use crate::Absent;
 
-/// What a measurement that makes no profile is as an error.
+/// The error for a measurement that cannot make a profile.
 #[cfg(not(browser_gpu))]
 pub(crate) fn unusable(problem: ProfileProblem) -> Error {
     Error::Unavailable { what: "a usable measurement".into(), reason: problem.to_string() }
@@ -40,10 +40,10 @@ pub(crate) fn unusable(problem: ProfileProblem) -> Error {
 /// How much time measuring may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effort {
-    /// Seconds to about a quarter of a minute: enough for good decisions.
+    /// About a quarter of a minute at most: enough for good decisions.
     #[default]
     Quick,
-    /// About four times as long: for machines that are never quiet.
+    /// About four times as long, for machines that are always busy.
     Thorough,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Display for CalibrationReport {
 mod tests {
     use kiln_route::{Backend, Place};
 
-    /// A thread of two instruction sets, and two threads of the better one.
+    /// One thread of two instruction sets, and two threads of the better one.
     pub(super) fn places() -> Vec<Place> {
         let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
         vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]

@@ -58,7 +58,7 @@ impl Policy {
         }
     }
 
-    /// Position of the place that it chooses.
+    /// The position of the placement that it chooses.
     fn choose(self, engine: &Engine, probe: &Probe, problem: &Problem) -> usize {
         let places = engine.cpu_places();
         let scalar = places.iter().position(|p| p.backend == Backend::Scalar).unwrap_or(0);
@@ -266,7 +266,7 @@ impl std::fmt::Display for RegretReport {
     }
 }
 
-/// Geometric mean of `1 + regret` less 1, 95th percentile and greatest; `None` of nothing.
+/// Geometric mean of `1 + regret` minus 1, 95th percentile and maximum; `None` for an empty list.
 fn spread(mut regrets: Vec<f64>) -> Option<(f64, f64, f64)> {
     regrets.sort_by(f64::total_cmp);
     let count = regrets.len();
@@ -286,13 +286,15 @@ pub fn evaluate(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<RegretReport> {
     let start = Instant::now();
-    // The limit is for what is doubtful after every problem was measured twice: much is, where others use the machine.
+    // The limit applies to doubtful problems after every problem was measured twice: on a shared machine many are
+    // doubtful.
     let plan = match effort {
         Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 30e-6, seconds: 0.03 }, seconds: 40.0 },
         Effort::Thorough => Plan { budget: Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, seconds: 60.0 },
     };
     let probes: Vec<&Probe> = problems.iter().map(|(probe, _)| probe).collect();
-    // What is doubtful is measured again whoever chose well or badly there: no policy is asked before the times stand.
+    // Doubtful problems are measured again whichever policy did well or badly on them: policies are evaluated only
+    // after all measurements.
     let measured = survey(engine, &probes, plan, |_, _| Vec::new(), progress)?;
     let mut on_gpus = HostToHost::on(engine);
     let mut rows = Vec::with_capacity(problems.len());
@@ -320,7 +322,8 @@ pub fn evaluate(
     Ok(RegretReport { places, policies, rows, disturbed, graphs, decision_ns, took: start.elapsed() })
 }
 
-/// Average nanoseconds of a decision, from operation and types to place: the best of several passes over the problems.
+/// Average nanoseconds of a decision from operation and types to placement: the best of several passes over the
+/// problems.
 fn decision_time(engine: &Engine, problems: &[(Probe, bool)]) -> Result<f64> {
     let mut least = f64::INFINITY;
     for _ in 0..20 {

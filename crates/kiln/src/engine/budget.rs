@@ -29,7 +29,7 @@ impl Default for Budget {
     }
 }
 
-/// The limits, and what was logged.
+/// The limits, and which violations were logged already.
 #[derive(Debug, Default)]
 pub(crate) struct Budgeted {
     budget: Budget,
@@ -47,7 +47,7 @@ impl Budgeted {
         self.budget
     }
 
-    /// Logs that something takes longer than it may, once for each question. The plan is put into words only then.
+    /// Logs that something takes longer than the limit, once for each question. Only then is the plan formatted.
     pub(crate) fn check(&self, seconds: f64, question: impl FnOnce() -> String, plan: impl FnOnce() -> String) {
         if seconds <= self.budget.seconds {
             return;
@@ -108,7 +108,7 @@ impl Engine {
         Ok(DeviceMemory { free: free.map(|free| free.saturating_add(pooled)), limit, granularity })
     }
 
-    /// The GPUs excluded where work needs more bytes than a GPU may hold.
+    /// Excludes the GPUs if the work needs more bytes than a GPU may hold.
     pub(crate) fn within_budget(&self, residency: Residency, bytes: impl FnOnce() -> u64) -> Residency {
         let most = self.budgeted.budget.device_bytes;
         if most == u64::MAX || bytes() <= most {

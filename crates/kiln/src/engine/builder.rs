@@ -145,14 +145,14 @@ impl EngineBuilder {
         Opening { code_folder: self.profile.folder(), times_kernels: self.times_kernels, precision: self.precision }
     }
 
-    /// Whether this kind of execution may be among the places.
+    /// Whether placements of this backend are allowed.
     pub(crate) fn allows(&self, backend: Backend) -> bool {
         self.backends.as_ref().is_none_or(|allowed| allowed.contains(&backend))
     }
 
-    /// The engine with the GPUs that were asked for.
+    /// Builds the engine with the GPUs that were requested.
     pub(crate) fn with_gpus(self, asked: Vec<Gpu>) -> Result<Engine> {
-        // Also checks KILN_ISA, which has to be sound even where the builder overrules it.
+        // Also validates KILN_ISA, which must be valid even if the builder overrides it.
         let preferred = Simd::new()?;
         if self.threads == Some(0) {
             return Err(Error::Parameter { op: "engine", reason: "threads is 0, at least 1 is needed".into() });
@@ -175,7 +175,8 @@ impl EngineBuilder {
         let machine = machine::identify(best, preferred.threads());
         let threads = self.threads.unwrap_or(usize::MAX).min(preferred.threads());
         let cpu = machine::places(&isas, threads)?;
-        // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
+        // The file in the cache serves engines without limits too: an engine that may use less of the machine only
+        // reads it.
         let whole = machine::places(&machine::instruction_sets(best), preferred.threads())?;
         let limited = whole.iter().any(|whole| !cpu.iter().any(|c| c.place.name == whole.place.name));
         let opening = self.opening();

@@ -69,7 +69,7 @@ impl Engine {
         Ok(report)
     }
 
-    /// The router of a profile, with what this engine asks of it.
+    /// The router of a profile, with this engine's settings.
     fn router_of(&self, profile: Profile) -> Result<Router> {
         let mut router = Router::new(profile);
         if let Some(place) = self.router.forced() {
@@ -78,7 +78,7 @@ impl Engine {
         Ok(refining(router, self.refine, self.keeps_observed))
     }
 
-    /// GPUs of this machine that are no places yet, where the engine was not asked for certain ones.
+    /// GPUs of this machine that are not placements yet, unless the engine was asked for particular ones.
     fn further_gpus(&self) -> Vec<Gpu> {
         let found = self.find_gpus.iter().flat_map(|&kind| Gpu::hardware(kind, &self.opening).unwrap_or_default());
         found.filter(|gpu| !self.gpus.iter().any(|known| known.name() == gpu.name())).collect()

@@ -9,40 +9,40 @@ use kiln_route::{Decision, ExplainedSegment, Problem};
 use super::Engine;
 use crate::gpus::{WAITING, wait};
 
-/// Seconds from which work is shared: below, starting a thread and splitting cost more than a tenth of it.
+/// Minimum seconds of shared work: below, starting a thread and splitting cost more than a tenth of it.
 const FROM: f64 = 1e-3;
 
 /// Shares of the rows that are considered for a GPU, in eighths.
 const SHARES: std::ops::Range<usize> = 1..8;
 
-/// The CPU and a GPU share an operation where both together are predicted to take less than this share of the time of the best
-/// place.
+/// The CPU and a GPU share an operation if both together are predicted to take less than this share of the time of the
+/// best placement.
 const WORTH: f64 = 0.9;
 
 /// How an operation is shared.
 #[derive(Debug)]
 pub(super) struct Hybrid {
     cut: Cut,
-    /// The first rows are the GPU's.
+    /// The GPU computes this many first rows.
     rows: usize,
-    /// Its position.
+    /// The position of the GPU.
     gpu: usize,
-    /// The place of the CPU that does the rest.
+    /// The CPU placement that computes the rest.
     cpu: usize,
-    /// Predicted seconds of the two.
+    /// Predicted seconds of the GPU and of the CPU.
     seconds: [f64; 2],
 }
 
 impl Engine {
-    /// How the CPU and a GPU share an operation, where that is worth it. By the shape and the profile alone, so that results
-    /// repeat.
+    /// How the CPU and a GPU share an operation, or `None` if sharing is not faster. Depends only on the shape and the
+    /// profile, so that results are reproducible.
     pub(super) fn hybrid(&self, op: &Op, types: &[TensorType], decision: &Decision<'_>) -> Option<Hybrid> {
         if self.gpus.is_empty() || decision.seconds() < FROM || self.router.forced().is_some() {
             return None;
         }
         let cut = cut(op, types).filter(|cut| cut.join == Join::Rows)?;
         let residency = self.able(self.on_host(), op);
-        // Of each part the seconds on every place.
+        // The predicted seconds of each part on every placement.
         let predicted = |rows: usize| {
             let problem = Problem::new(op, &cut.part_types(types, rows).ok()?).ok()?;
             let decision = self.router.decide(&problem, &residency);
@@ -71,7 +71,7 @@ impl Engine {
         best
     }
 
-    /// Runs an operation on the CPU and a GPU at once. What the GPU does not take the CPU does.
+    /// Runs an operation on the CPU and a GPU at once. The CPU computes what the GPU refuses.
     pub(super) fn run_hybrid(&self, hybrid: &Hybrid, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let Hybrid { cut, rows, gpu, cpu, .. } = hybrid;
         let (op, gpu, cpu) = (call.op(), &self.gpus[*gpu], &self.cpu[*cpu]);

@@ -40,18 +40,18 @@ use crate::{Absent, Batch};
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) router: Router,
-    /// What runs at the first places of the router, in the same order.
+    /// The CPU placements, in the order of the router's first placements.
     pub(crate) cpu: Vec<Simd>,
-    /// What runs at the places after those.
+    /// The GPUs of the placements after those.
     pub(crate) gpus: Vec<Gpu>,
-    /// The kinds of GPU that a calibration may look for.
+    /// The GPU backends that a calibration may search for devices.
     pub(crate) find_gpus: Vec<Backend>,
-    /// GPUs that the last calibration left out.
+    /// GPUs that the last calibration excluded.
     pub(crate) left_out: Vec<Absent>,
-    /// Why a browser has no GPU, where one was looked for.
+    /// Why a browser has no GPU, if one was requested.
     #[cfg(browser_gpu)]
     pub(crate) gpu_problem: Option<Error>,
-    /// Where devices keep their compiled code, if anywhere.
+    /// How devices are opened, and where they keep their compiled code.
     pub(crate) opening: Opening,
     pub(crate) machine: Machine,
     pub(crate) profile_path: Option<PathBuf>,
@@ -61,10 +61,10 @@ pub struct Engine {
     pub(crate) budgeted: Budgeted,
 }
 
-/// A router that sends everything to the place of this name.
+/// A router that sends everything to the placement of this name.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when no place can run it.
+/// [`Error::Unavailable`] if no placement has this name.
 pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
     let Some(index) = router.places().iter().position(|place| place.name == name) else {
         let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();
@@ -76,7 +76,8 @@ pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
     router.with_force(index)
 }
 
-/// The router with what it is to observe. What a profile kept is relative to its predictions; a new one has none.
+/// The router with its observation settings. Observations in a profile are relative to its predictions; a new profile
+/// has none.
 pub(crate) fn refining(router: Router, refine: bool, keeps_observed: bool) -> Router {
     match (keeps_observed, refine) {
         (true, _) if cfg!(not(target_arch = "wasm32")) => router.with_kept_history(),
@@ -145,7 +146,7 @@ impl Engine {
         let is_ours = |name: &str| self.places().iter().any(|place| place.name == name);
         let found = file.clone().restricted(|place| is_ours(&place.name)).and_then(|own| own.with_observed(Vec::new()));
         let own = self.router.profile().clone().with_observed(Vec::new()).map_err(unusable)?;
-        // A number that is written and read may be off by its last digit.
+        // A number that was written and read may differ in its last digit.
         let read = Profile::from_json(&own.to_json(), &self.machine);
         if found.as_ref() != Ok(&own) && found != read {
             return Ok(None);
@@ -156,7 +157,7 @@ impl Engine {
         Ok(Some(path))
     }
 
-    /// Whether what decides was measured on this machine.
+    /// Whether the profile in use was measured on this machine.
     #[cfg(not(target_arch = "wasm32"))]
     fn is_measured(&self) -> bool {
         matches!(self.status, ProfileStatus::Loaded(_) | ProfileStatus::Kept | ProfileStatus::Calibrated)
@@ -167,20 +168,20 @@ impl Engine {
         self.profile_path.as_deref()
     }
 
-    /// The places on the CPU.
+    /// The CPU placements.
     #[cfg(not(browser_gpu))]
     pub(crate) fn cpu_places(&self) -> &[Place] {
         &self.router.places()[..self.cpu.len()]
     }
 
-    /// Operands on the host, and the places of GPUs that are gone barred.
+    /// Operands on the host, with the placements of lost GPUs excluded.
     pub(crate) fn on_host(&self) -> Residency {
         let places = self.cpu.len()..self.router.places().len();
         let gone = places.filter(|place| self.gpus.get(place - self.cpu.len()).is_none_or(Gpu::is_gone));
         gone.fold(Residency::host(), Residency::barred)
     }
 
-    /// Bars the places that have no kernel for this operation, which only custom ones lack.
+    /// Excludes the placements without a kernel for this operation; only custom operations can lack one.
     pub(crate) fn able(&self, residency: Residency, op: &Op) -> Residency {
         match op {
             Op::Custom(custom) => self.able_of(residency, custom),
@@ -193,7 +194,7 @@ impl Engine {
         (0..self.places().len()).filter(|&place| self.lacks(custom, place)).fold(residency, Residency::barred)
     }
 
-    /// Whether a place has no kernel for a custom operation.
+    /// Whether a placement has no kernel for a custom operation.
     pub(crate) fn lacks(&self, custom: &Custom, place: usize) -> bool {
         match place.checked_sub(self.cpu.len()) {
             None => custom.cpu().is_none(),
@@ -204,7 +205,7 @@ impl Engine {
     /// Decides where a problem runs. `op` names it in errors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where every place is barred and none is forced.
+    /// [`Error::Unsupported`] if every placement is excluded and none is forced.
     pub(crate) fn decide(&self, problem: &Problem, residency: &Residency, op: &'static str) -> Result<Decision<'_>> {
         let decision = self.router.decide(problem, residency);
         match decision.seconds() == f64::INFINITY && self.router.forced().is_none() {
@@ -213,23 +214,23 @@ impl Engine {
         }
     }
 
-    /// Operands on the host, for work that only the CPU can take.
+    /// Operands on the host, for work that only the CPU can do.
     pub(crate) fn on_cpu(&self) -> Residency {
         (self.cpu.len()..self.router.places().len()).fold(Residency::host(), Residency::barred)
     }
 
-    /// The GPU that was chosen, if it was one, and its position.
+    /// The chosen GPU and its position; `None` if a CPU placement was chosen.
     pub(crate) fn gpu(&self, decision: &Decision<'_>) -> Option<(usize, &Gpu)> {
         let position = self.gpu_position(decision.index())?;
         Some((position, self.gpus.get(position)?))
     }
 
-    /// The position of a GPU by that of its place.
+    /// The position of a GPU, from the position of its placement.
     pub(crate) fn gpu_position(&self, place: usize) -> Option<usize> {
         place.checked_sub(self.cpu.len()).filter(|&position| position < self.gpus.len())
     }
 
-    /// What runs at a place: an instruction set and a number of threads.
+    /// The CPU handle of the chosen placement: an instruction set and a number of threads.
     pub(crate) fn simd(&self, decision: &Decision<'_>) -> Result<&Simd> {
         self.cpu.get(decision.index()).ok_or_else(|| Error::Unavailable {
             what: format!("place {}", decision.place()),
@@ -278,7 +279,7 @@ impl Engine {
         Batch::new(Holder::Borrowed(self))
     }
 
-    /// Where on the CPU a step of a batch runs.
+    /// The CPU placement of a step of a batch.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a step of another graph.
@@ -295,14 +296,14 @@ impl Engine {
         Ok(self.best_on_cpu(&problem))
     }
 
-    /// The place of the CPU that a problem is predicted to be fastest at, or the one that is forced. Parts of a batch may be the CPU's
-    /// where a GPU is forced for everything else.
+    /// The CPU placement that is predicted to be fastest, or the forced one. Parts of a batch may run on the CPU
+    /// although a GPU is forced for everything else.
     fn best_on_cpu(&self, problem: &Problem) -> usize {
         let decision = self.router.decide(problem, &self.on_cpu());
         if decision.index() < self.cpu.len() { decision.index() } else { decision.unforced().min(self.cpu.len() - 1) }
     }
 
-    /// Runs an operation of a batch at a place of the CPU.
+    /// Runs an operation of a batch on a CPU placement.
     pub(crate) fn run_step(
         &self,
         place: usize,
@@ -319,7 +320,7 @@ impl Engine {
         })
     }
 
-    /// Runs an operation where it is predicted to run fastest, or on the CPU and a GPU at once where that is.
+    /// Runs an operation where it is predicted to run fastest: on one placement, or on the CPU and a GPU at once.
     #[cfg(not(browser_gpu))]
     fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::of_call(call);
@@ -346,7 +347,7 @@ impl Engine {
             let Some((_, gpu)) = self.gpu(&decision) else { break decision };
             let start = self.refine.then(Instant::now);
             match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
-                // Where a place is forced its error is the answer.
+                // If a placement is forced, its error is returned.
                 Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
                     residency = residency.barred(decision.index());
                     failed = Some(error);
@@ -362,7 +363,7 @@ impl Engine {
         self.run_on_cpu(&problem, &decision, call, outputs)
     }
 
-    /// Runs an operation at the place of the CPU that was chosen.
+    /// Runs an operation on the chosen CPU placement.
     pub(crate) fn run_on_cpu(
         &self,
         problem: &Problem,
@@ -377,7 +378,7 @@ impl Engine {
         self.run_observed(problem, decision.index(), call, outputs)
     }
 
-    /// Runs an operation at a place of the CPU, and takes in how long it took.
+    /// Runs an operation on a CPU placement and records its time.
     fn run_observed(
         &self,
         problem: &Problem,

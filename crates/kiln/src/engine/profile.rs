@@ -12,15 +12,15 @@ use crate::machine;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProfileStatus {
-    /// Measured on this machine earlier, and read from this file.
+    /// Measured on this machine earlier, read from this file.
     Loaded(PathBuf),
-    /// Measured on this machine earlier, and kept by the program.
+    /// Measured on this machine earlier, supplied by the program.
     Kept,
     /// Measured by a calibration of this engine.
     Calibrated,
-    /// Built in: the engine was made without a profile, or given one.
+    /// Built in: the engine was made without a profile, or was given that one.
     BuiltIn,
-    /// Built in: the profile could not be used. The next calibration makes another.
+    /// Built in: the profile could not be used. The next calibration replaces it.
     Ignored(ProfileProblem),
 }
 
@@ -47,7 +47,7 @@ pub(super) enum ProfileSource {
 }
 
 impl ProfileSource {
-    /// The folder that holds the profile, and what else is kept of this machine.
+    /// The folder of the profile and of other files about this machine.
     pub(super) fn folder(&self) -> Option<PathBuf> {
         match self {
             Self::UserCache => cache_folder(),
@@ -57,7 +57,7 @@ impl ProfileSource {
     }
 }
 
-/// The profile, or why built-in constants have to do; and the file to write a new one to.
+/// Returns the profile, or why the built-in constants are used; and the file to write a new profile to.
 pub(super) fn load(
     source: ProfileSource,
     machine: &Machine,
@@ -82,12 +82,12 @@ pub(super) fn load(
     (written.then_some(path), loaded)
 }
 
-/// The places that an engine is to have.
+/// The placements that an engine requires.
 pub(super) struct Wanted<'a> {
     pub(super) cpu: &'a [machine::CpuPlace],
-    /// GPUs that were asked for.
+    /// GPUs that were requested.
     pub(super) gpus: &'a [Gpu],
-    /// The kinds of others that are welcome where the profile knows them.
+    /// The GPU backends whose devices are added if the profile knows them.
     pub(super) other_gpus: &'a [Backend],
 }
 
@@ -97,8 +97,8 @@ impl Wanted<'_> {
     }
 }
 
-/// What a profile says of these places. One from a file has to know all of them: an engine does not do without half of
-/// its machine because another one that was limited measured less.
+/// Restricts a profile to these placements. A profile from a file must know all of them: an engine does not run without
+/// half of its machine because another, limited engine measured less.
 pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
     let profile = with_fewer_threads(profile, wanted.cpu)?;
     let known = |name: &str| profile.places().iter().any(|place| place.name == name);
@@ -124,7 +124,7 @@ pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileSta
     Ok(kept)
 }
 
-/// The profile with the places of the CPU whose number of threads lies between two that it knows of the same instruction set: an
+/// Adds CPU placements whose number of threads is between two that the profile knows for the same instruction set: an
 /// engine may be limited to any number, and a calibration measures powers of two.
 fn with_fewer_threads(mut profile: Profile, cpu: &[machine::CpuPlace]) -> Result<Profile, ProfileStatus> {
     for machine::CpuPlace { place, simd } in cpu {
@@ -143,10 +143,10 @@ fn with_fewer_threads(mut profile: Profile, cpu: &[machine::CpuPlace]) -> Result
     Ok(profile)
 }
 
-/// The file in the user's cache directory; its name tells machines apart that share a home directory.
+/// The file in the user's cache directory. Its name distinguishes machines that share a home directory.
 #[cfg(not(target_arch = "wasm32"))]
 fn user_cache(machine: &Machine) -> Option<PathBuf> {
-    // FNV-1a: stable between versions of the compiler, which the hasher of the standard library is not.
+    // FNV-1a: stable between compiler versions, unlike the hasher of the standard library.
     let hash = machine
         .to_string()
         .bytes()
@@ -160,7 +160,7 @@ fn cache_folder() -> Option<PathBuf> {
     directories::ProjectDirs::from("", "", "kiln").map(|directories| directories.cache_dir().to_owned())
 }
 
-/// A page has no files: its profile is given to the builder.
+/// A page has no files; its profile is passed to the builder.
 #[cfg(target_arch = "wasm32")]
 fn user_cache(_: &Machine) -> Option<PathBuf> {
     cache_folder()
@@ -201,7 +201,7 @@ mod tests {
         let mut expected = names(whole);
         expected.insert(expected.len() - 1, machine::name(Isa::best(), 3));
         assert_eq!(names(limited.places().to_vec()), expected);
-        // What was measured stays as it is, and what lies beyond it is not made up.
+        // Measured placements are unchanged, and nothing is extrapolated beyond them.
         assert_eq!(with_fewer_threads(profile.clone(), &of_threads(2)).unwrap(), profile);
         assert_eq!(with_fewer_threads(profile.clone(), &of_threads(8)).unwrap(), profile);
     }

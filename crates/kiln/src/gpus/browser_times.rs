@@ -9,7 +9,7 @@ use super::{Gpu, WAITING};
 use crate::repeats::Repeats;
 
 impl Gpu {
-    /// Seconds that the device takes to start anything and to tell that it is done.
+    /// Seconds that the device takes to start any work and to report its end.
     ///
     /// # Errors
     /// Errors of the device.
@@ -28,8 +28,8 @@ impl Gpu {
         Ok(start.elapsed().as_secs_f64() / f64::from(runs))
     }
 
-    /// Seconds that an operation takes on operands that are resident on the device, beside the launch: as often in one go as it takes
-    /// to outlast the clock and the launch.
+    /// Seconds that an operation takes on resident operands, without the launch. Repeats the operation in one
+    /// submission until its time exceeds the resolution of the clock and the launch.
     ///
     /// # Errors
     /// The errors of [`kiln_wgpu::GpuDevice::run_async`].
@@ -57,8 +57,8 @@ impl Gpu {
         }
     }
 
-    /// The transfers to the device and back, each by operations that only send or only fetch: what they take from host to host
-    /// beyond what they take on the device.
+    /// The transfers to and from the device, each measured by operations that only upload or only download: their time
+    /// from host to host minus their time on the device.
     ///
     /// # Errors
     /// Errors of the device.
@@ -76,7 +76,7 @@ impl Gpu {
             let one = [Operand::vector(&data[..1])];
             down.push((bytes, self.beyond(&spread, &one, &mut out[..n], (launch, sample)).await?));
         }
-        // One submission has one latency.
+        // The transfers of one submission share one latency.
         let latency = up[0].1;
         up.iter_mut().for_each(|(_, seconds)| *seconds = (*seconds - latency).max(1e-9));
         let [upload, download] = [up, down].map(|points| Transfer::measured(points).limited(f64::INFINITY));
@@ -84,7 +84,7 @@ impl Gpu {
         Ok(Link { call: path.clone(), tensor: path })
     }
 
-    /// Seconds that an operation takes from host to host beyond what it takes on the device.
+    /// Seconds that an operation takes from host to host minus those that it takes on the device.
     async fn beyond(
         &self,
         op: &Op,

@@ -11,18 +11,19 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
 
-/// A result that a device may have to be waited for; elsewhere than in a page, which has one thread, any thread may wait for it.
+/// A result that may have to wait for a device. Except in a page, which has one thread, any thread may wait for it.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 #[cfg(target_arch = "wasm32")]
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Work on a device that can be done again and again: this many times in one go; only the last is waited for.
+/// Work on a device that can be repeated: the argument is the number of runs in one submission; only the last is waited
+/// for.
 pub(crate) type Again = Box<dyn FnMut(usize) -> Result<()>>;
 
-/// The device behind a place. The first use opens it.
+/// The device of a placement, opened at its first use.
 pub(crate) trait Device: Any + Debug + Send + Sync {
-    /// Opens it, if it was not.
+    /// Opens the device if it is not open.
     fn open(&self, waiting: Waiting) -> Pending<'_, ()>;
 
     /// Whether there is a kernel for a custom operation.
@@ -40,36 +41,36 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Copies an operand to the device.
     fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident>;
 
-    /// Makes a state of these elements, or of zeros.
+    /// Creates a state with these elements, or with zeros.
     fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, waiting: Waiting) -> Pending<'a, Resident>;
 
-    /// Runs an operation on tensors of the device; its results stay there.
+    /// Runs an operation on tensors of the device; its results stay in device memory.
     fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], waiting: Waiting) -> Pending<'a, Vec<Resident>>;
 
     /// Runs recorded graphs.
     fn runner(&self, waiting: Waiting) -> Pending<'_, Box<dyn Runner>>;
 
-    /// Bytes of results, of what is between them and of scratch memory that these tensors of a graph take, by its plan: nothing is
-    /// compiled or allocated.
+    /// The bytes that computing these tensors of a graph takes for results, intermediate results and scratch memory, by
+    /// its plan: nothing is compiled or allocated.
     fn planned_bytes<'a>(&'a self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, u64>;
 
-    /// Bytes of device memory that nobody has taken, where the driver says so, and what sizes of allocations are multiples of.
+    /// The free bytes of device memory, if the driver reports them, and the granularity of allocations.
     fn memory(&self, waiting: Waiting) -> Pending<'_, (Option<u64>, u64)>;
 
     /// The device memory in use; `None` before it is opened.
     fn memory_use(&self) -> Option<MemoryUse>;
 
-    /// Makes an operation on operands in device memory ready, for measurements.
+    /// Prepares an operation on operands in device memory for measurements.
     fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
 
-    /// Makes a graph of this many such operations ready, all on the same operands, for measurements.
+    /// Prepares a graph of this many equal operations on the same operands for measurements.
     fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again>;
 
-    /// Opens a device that is lost anew, and returns whether there is one that is not lost.
+    /// Opens a new device in place of a lost one. Returns whether the device now works.
     fn reopen(&self, waiting: Waiting) -> Pending<'_, bool>;
 }
 
-/// A tensor in the memory of some device. Cloning it gives the same memory.
+/// A tensor in the memory of some device. A clone refers to the same memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Resident(Arc<dyn OnDevice>);
 
@@ -87,7 +88,7 @@ impl Resident {
     /// The tensor or state of a driver.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for one of another backend.
+    /// [`Error::Unavailable`] for a tensor of another backend.
     fn of<T: OnDevice>(&self) -> Result<&T> {
         let tensor: &dyn Any = &*self.0;
         tensor.downcast_ref().ok_or_else(|| Error::Unavailable {
@@ -101,7 +102,7 @@ impl Resident {
         self.0.read(waiting)
     }
 
-    /// The elements of another type from a byte on.
+    /// A view of the elements with another type, beginning at a byte.
     pub(crate) fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Self> {
         self.0.view(offset, ty)
     }
@@ -126,10 +127,10 @@ pub(crate) trait Runner: Debug + Send + Sync {
 /// A device of one driver.
 #[derive(Debug)]
 pub(super) struct On<D: Driver> {
-    /// The label that the device has to have: another one may answer to the same choice now.
+    /// The label that the device must have: the same choice may select another device later.
     name: String,
     label: fn(&D) -> String,
-    /// Replaced where a lost device is opened anew.
+    /// Replaced if a lost device is opened anew.
     backend: RwLock<Arc<Backend<D>>>,
     choice: D::Choice,
     options: D::Options,
@@ -141,7 +142,7 @@ impl<D: Driver> On<D> {
         Self { name, label, backend: RwLock::new(Arc::new(backend)), choice, options }
     }
 
-    /// On a device that is open.
+    /// Wraps a device that is open.
     #[cfg(target_arch = "wasm32")]
     pub(super) fn opened(name: String, label: fn(&D) -> String, choice: D::Choice, device: D) -> Self {
         let backend = RwLock::new(Arc::new(Backend::on(device)));
@@ -161,16 +162,16 @@ impl<D: Driver> On<D> {
         Ok(device.clone())
     }
 
-    /// The device, opened if it was not.
+    /// The device; opens it if it is not open.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it is not there, or is another one.
+    /// [`Error::Unavailable`] if it is missing, or if another device is found.
     #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn device(&self) -> Result<D> {
         self.checked(self.backend().device()?)
     }
 
-    /// The same for who cannot block: natively it blocks where it opens the device, which is done once.
+    /// The same for callers that cannot block. Native builds block while opening the device, which happens once.
     pub(super) async fn device_waiting(&self, _: Waiting) -> Result<D> {
         #[cfg(not(target_arch = "wasm32"))]
         return self.device();
@@ -179,8 +180,8 @@ impl<D: Driver> On<D> {
     }
 }
 
-/// Implements the traits above for a driver. Not for all drivers at once: that futures may go from thread to thread shows of a concrete
-/// driver alone.
+/// Implements the traits above for a driver. A blanket implementation is impossible: only for a concrete driver can the
+/// compiler prove that its futures are `Send`.
 macro_rules! devices_of {
     ($driver:ty) => {
         impl OnDevice for Tensor<$driver> {
@@ -373,7 +374,7 @@ macro_rules! devices_of {
                         tensors.push(Tensor::upload(&device, input).await?);
                     }
                     for _ in 0..copies {
-                        // Under other names, or they would be one operation.
+                        // With distinct ids, because equal operations would be merged into one.
                         let ids: Vec<TensorId> = inputs.iter().map(|input| graph.input(input.ty())).collect();
                         for (&id, tensor) in ids.iter().zip(&tensors) {
                             runner.import(id, tensor)?;
@@ -397,7 +398,7 @@ macro_rules! devices_of {
                 Box::pin(async move {
                     let lost = self.backend();
                     if lost.device_async().await.is_ok_and(|device| device.check_alive().is_ok()) {
-                        // Another caller has opened it anew in the meantime.
+                        // Another caller has opened a new device in the meantime.
                         return Ok(true);
                     }
                     let device = <$driver as Driver>::open_device(&self.choice, &self.options, waiting).await?;
@@ -434,7 +435,7 @@ pub fn wait<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Re
     })
 }
 
-/// Tensors of the GPUs that tests script.
+/// Tensors of the scripted GPUs of tests.
 #[cfg(test)]
 mod script {
     use super::*;
@@ -457,7 +458,7 @@ mod script {
         }
     }
 
-    /// A state of a script.
+    /// A state of a scripted GPU.
     type Shared = std::sync::Mutex<Held>;
 
     impl OnDevice for Shared {

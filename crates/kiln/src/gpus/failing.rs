@@ -15,11 +15,11 @@ use super::scripted::Scripted;
 use crate::{Effort, Engine, EngineBuilder, Probe};
 use told::messages;
 
-/// The name of the GPU that everything is predicted to run on, and of the one after it.
+/// The GPU that is predicted to be fastest at everything, and the next one.
 const FIRST: &str = "first GPU";
 const SECOND: &str = "second GPU";
 
-/// Two GPUs of an engine that are predicted to be ahead of the CPU, the first of them because the way to it is shorter.
+/// Two GPUs that are predicted to be faster than the CPU; the first has the lower latency.
 struct Rig {
     first: Scripted,
     second: Scripted,
@@ -34,7 +34,7 @@ impl Rig {
         let limited = || Engine::builder().instruction_set(Isa::best()).threads(1);
         let engine = limited().without_profile().build().unwrap();
         let mut places = engine.places().to_vec();
-        // Slow enough that any way to a GPU is worth it.
+        // Slow enough that every GPU is faster, transfers included.
         places.iter_mut().for_each(|place| place.launch = 1.0);
         for (number, name) in [(1, FIRST), (2, SECOND)] {
             places.push(Place {
@@ -96,7 +96,7 @@ fn an_operation_that_a_gpu_refuses_runs_at_the_next_best_place_and_the_gpu_is_as
         assert_eq!(chosen(&engine), FIRST, "{refusal} concerns one operation");
         assert_eq!(engine.relu(&[-3.0, 4.0]).unwrap(), [0.0, 4.0]);
         assert_eq!(rig.calls(), (2, 1), "{refusal}");
-        // Where every GPU refuses it is the CPU.
+        // If every GPU refuses, the CPU runs it.
         rig.first.fail(refusal.clone());
         rig.second.fail(refusal.clone());
         assert_eq!(engine.relu(&[-5.0, 6.0]).unwrap(), [0.0, 6.0], "{refusal}");
@@ -173,15 +173,15 @@ fn what_a_gpu_refuses_is_told_once_with_its_reason() {
     let (told, ()) = messages(Level::WARN, || (0..5).for_each(|_| run()));
     let [told] = &told[..] else { panic!("{told:?}") };
     assert!(told.contains(FIRST) && told.contains(&no_memory.to_string()), "{told}");
-    // The loss is another matter; from then on there is nothing to tell.
+    // The loss is logged once; afterwards nothing more is.
     rig.first.fail(lost());
     let (told, ()) = messages(Level::WARN, || (0..5).for_each(|_| run()));
     let [told] = &told[..] else { panic!("{told:?}") };
     assert!(told.contains(&lost().to_string()) && told.contains("nothing more is sent there"), "{told}");
 }
 
-/// The first GPU refuses once, so that the inputs lie on the second: with them there it is the better one, although what
-/// comes from the host goes to the first.
+/// The first GPU refuses once, so the inputs are resident on the second. Then the second is predicted to be faster,
+/// although work with inputs on the host goes to the first.
 #[test]
 fn a_batch_goes_where_its_inputs_lie_and_says_so() {
     let rig = Rig::new();
@@ -200,7 +200,7 @@ fn a_batch_goes_where_its_inputs_lie_and_says_so() {
     assert_eq!(rig.calls(), (1, 2));
     assert_eq!(batch.read(y).unwrap(), [0.0, 2.0, 0.0, 4.0]);
 
-    // Other results read the same inputs; what was replaced is on the host again.
+    // Other results read the same inputs; the replaced input is on the host again.
     let z = batch.neg(x).unwrap();
     assert_eq!(says(&batch, z), SECOND);
     batch.set(x, &[5.0, -6.0, 7.0, -8.0]).unwrap();
@@ -219,7 +219,7 @@ fn a_gpu_that_fails_is_left_out_of_a_calibration() {
         let rig = Rig::new();
         let mut engine = rig.engine();
         rig.first.fail(error.clone());
-        // A few short problems, with those that the constants of places come from among them.
+        // A few short problems, including those that the constants of placements are fitted to.
         let short = |n: usize| vec![TensorType::f32(Shape::new(&[n, n]).unwrap()); 2];
         let scale = |n: usize| Probe::new(Elementwise::scale(2.0), short(n)[..1].to_vec());
         let probes =

@@ -1,5 +1,5 @@
 //! Finding GPUs: adapters of wgpu by their labels, devices of CUDA by their numbers and names.
-// A build without a backend of GPUs finds none.
+// A build without GPU backends finds no device.
 #![cfg_attr(not(any(feature = "gpu", feature = "cuda")), allow(unused))]
 
 use kiln_ir::{Error, Result};
@@ -30,17 +30,17 @@ pub(super) mod adapters {
         Gpu::new(name.to_owned(), Backend::Gpu, On::<GpuDevice>::new(name.to_owned(), label, choice, options))
     }
 
-    /// The adapter of choice.
+    /// The adapter of this choice.
     pub(super) fn chosen(choice: &AdapterChoice, opening: &Opening) -> Result<Gpu> {
         Ok(named(&GpuDevice::find(choice)?.label, opening))
     }
 
-    /// Every hardware GPU, once; or why none is found.
+    /// Every hardware GPU, once; or the reason why none is found.
     pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let adapters = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
         let gpus: Vec<Gpu> = adapters.map(|adapter| named(&adapter.label, opening)).collect();
         if gpus.is_empty() {
-            // Where there is no adapter at all, this says why.
+            // If there is no adapter at all, this error says why.
             let software = GpuDevice::find(&AdapterChoice::Any)?;
             let reason = format!("{} is software, which is used only when it is asked for", software.label);
             return Err(Error::Unavailable { what: "a GPU".into(), reason });
@@ -55,7 +55,7 @@ pub(super) mod cuda {
 
     use super::*;
 
-    /// The place of a device: `cuda 0: NVIDIA H200`.
+    /// The placement name of a device: `cuda 0: NVIDIA H200`.
     fn place(info: &DeviceInfo) -> String {
         format!("cuda {}: {}", info.ordinal, info.name)
     }
@@ -64,7 +64,7 @@ pub(super) mod cuda {
         place(device.info())
     }
 
-    /// The device whose place has this name. A name of another form is that of a device that is not there.
+    /// The device whose placement has this name. A name in another form gives a device that is missing.
     pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
         let ordinal = parts.and_then(|(ordinal, _)| ordinal.parse().ok()).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ pub(super) mod cuda {
         Ok(named(&place(found), opening))
     }
 
-    /// Every device, or why none is found.
+    /// Every device, or the reason why none is found.
     pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
         if devices.is_empty() {
@@ -109,7 +109,7 @@ pub(super) mod browser {
         device.adapter().label.clone()
     }
 
-    /// Opens the adapter of choice.
+    /// Opens the adapter of this choice.
     pub(in super::super) async fn opened(choice: &AdapterChoice) -> Result<Gpu> {
         let device = GpuDevice::open_async(choice).await?;
         let name = label(&device);
@@ -119,10 +119,10 @@ pub(super) mod browser {
     }
 }
 
-/// The GPU that an engine is asked to have.
+/// The GPU that an engine was asked for.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where it is not there, with what is.
+/// [`Error::Unavailable`] if it is missing; the message lists the devices found.
 pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
     match *asked {
         #[cfg(native_gpu)]
@@ -137,10 +137,10 @@ pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
     }
 }
 
-/// Every hardware GPU of this kind.
+/// Every hardware GPU of this backend.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where no device is found, with the reason.
+/// [`Error::Unavailable`] with the reason if no device is found.
 pub(super) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
     match kind {
         #[cfg(native_gpu)]
@@ -154,7 +154,7 @@ pub(super) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
     }
 }
 
-/// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it.
+/// The GPU of a profile's placement, whether or not it is present; `None` if this build lacks its backend.
 pub(super) fn of_place(backend: Backend, name: &str, opening: &Opening) -> Option<Gpu> {
     match backend {
         #[cfg(native_gpu)]

@@ -1,7 +1,7 @@
 //! GPUs as places of an engine. They are found, measured, used and given up in one way, whatever backend drives them.
-// A build without a backend of GPUs has none.
+// A build without GPU backends has no GPUs.
 #![cfg_attr(not(any(native_gpu, native_cuda, browser_gpu)), allow(unused))]
-// A browser opens its one adapter with the engine, and measures it by other clocks.
+// A browser opens its one adapter together with the engine, and measures it with other clocks.
 #![cfg_attr(browser_gpu, allow(dead_code))]
 
 #[cfg(browser_gpu)]
@@ -30,14 +30,13 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Data, DataMut, Error, Operand, Precision, Result, TensorType};
 use kiln_route::{Backend, Link, MAX_MEMORIES, Memory, Place, Profile, ProfileProblem, Roofline};
-/// Lets the browser draw its page and answer its user.
+/// Lets the browser render its page and handle events.
 #[cfg(browser_gpu)]
 pub(crate) use kiln_wgpu::runtime::pause;
 #[cfg(not(browser_gpu))]
 pub(crate) use times::Launch;
 
-/// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
-/// taken.
+/// The GPU backends of this build. If placements are predicted to be equally fast, the backend listed later is chosen.
 pub(crate) const KINDS: &[Backend] = &[
     #[cfg(native_gpu)]
     Backend::Gpu,
@@ -45,7 +44,7 @@ pub(crate) const KINDS: &[Backend] = &[
     Backend::Cuda,
 ];
 
-/// Whether an engine of this build can have GPUs. A constant: what only they need is then no part of a build without.
+/// Whether an engine of this build can have GPUs. A constant, so that builds without GPUs omit the code for them.
 pub(crate) const POSSIBLE: bool = cfg!(any(test, native_gpu, native_cuda, browser_gpu));
 
 /// A GPU that an engine is asked to have.
@@ -53,14 +52,14 @@ pub(crate) const POSSIBLE: bool = cfg!(any(test, native_gpu, native_cuda, browse
 pub(crate) enum Asked {
     #[cfg(any(native_gpu, browser_gpu))]
     Adapter(kiln_wgpu::AdapterChoice),
-    /// The number of a device of CUDA.
+    /// The ordinal of a CUDA device.
     #[cfg(native_cuda)]
     Cuda(u32),
 }
 
 #[cfg(not(browser_gpu))]
 impl Asked {
-    /// What kind of GPU it is.
+    /// The backend of the GPU.
     pub(crate) fn kind(&self) -> Backend {
         match *self {
             #[cfg(any(native_gpu, browser_gpu))]
@@ -71,9 +70,9 @@ impl Asked {
     }
 }
 
-/// The memory of a GPU by its position among those of an engine.
+/// The memory of a GPU, by its position among the engine's GPUs.
 pub(crate) fn memory(position: usize) -> Memory {
-    // More than a profile has room for are refused there.
+    // More GPUs than a profile has room for are refused there.
     Memory::new(u8::try_from(position + 1).unwrap_or(u8::MAX))
 }
 
@@ -82,7 +81,8 @@ pub(crate) fn position(memory: Memory) -> Option<usize> {
     (0..MAX_MEMORIES).find(|&position| self::memory(position) == memory)
 }
 
-/// Which GPUs of these kinds are kept where there is room for this many: the first of each kind before the second of any.
+/// Which GPUs of these backends are kept if there is room for this many: the first of each backend before the second of
+/// any.
 #[cfg(not(browser_gpu))]
 pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     let number = |i: usize| kinds[..i].iter().filter(|&&kind| kind == kinds[i]).count();
@@ -90,12 +90,12 @@ pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     (0..kinds.len()).map(|i| before(i) < room).collect()
 }
 
-/// A GPU without measurements: cautious constants.
+/// A placement for a GPU without measurements: cautious constants.
 pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
     let place = Place {
         name: gpu.name().to_owned(),
         backend: gpu.kind(),
-        // It keeps no thread of the CPU busy.
+        // It occupies no CPU thread.
         threads: 0,
         memory: memory(position),
         launch: 0.0,
@@ -114,19 +114,19 @@ pub(crate) fn linked(
     links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
-/// A GPU of an engine. The first operation that is sent to it opens it. Cloning it gives the same one.
+/// A GPU of an engine, opened by the first operation that is sent to it. A clone refers to the same GPU.
 #[derive(Debug, Clone)]
 pub(crate) struct Gpu(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// That of its place.
+    /// The name of its placement.
     name: String,
     kind: Backend,
     device: Box<dyn Device>,
-    /// Why it is gone for good, once it is: nothing more is sent to it.
+    /// Why it is lost permanently; set once, after which nothing is sent to it.
     gone: OnceLock<Error>,
-    /// Whether it was logged that it refused something, and that it lacked an operation.
+    /// Whether it has been logged that the GPU refused something, and that it lacked an operation.
     logged_refused: AtomicBool,
     logged_lacking: AtomicBool,
 }
@@ -149,16 +149,16 @@ impl Gpu {
         Self(Arc::new(State { name, kind, device, gone, logged_refused: no(), logged_lacking: no() }))
     }
 
-    /// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it. Compiled code is
-    /// kept where `opening` says.
+    /// The GPU of a profile's placement, whether or not it is present; `None` if this build lacks its backend.
+    /// `opening` says where compiled code is kept.
     pub(crate) fn of_place(place: &Place, opening: &Opening) -> Option<Self> {
         find::of_place(place.backend, &place.name, opening)
     }
 
-    /// The GPU that is asked for.
+    /// The GPU that was requested.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it is not there, with what is.
+    /// [`Error::Unavailable`] if it is missing; the message lists the devices found.
     pub(crate) fn chosen(asked: &Asked, opening: &Opening) -> Result<Self> {
         find::chosen(asked, opening)
     }
@@ -172,10 +172,10 @@ impl Gpu {
         find::browser::opened(choice).await
     }
 
-    /// Every hardware GPU of this kind.
+    /// Every hardware GPU of this backend.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where no GPU is found, with the reason, which is logged once in the process.
+    /// [`Error::Unavailable`] with the reason if no GPU is found. The reason is logged once per process.
     pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
         static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
         let found = find::hardware(kind, opening);
@@ -189,7 +189,7 @@ impl Gpu {
         found
     }
 
-    /// Whether two handles are of one GPU.
+    /// Whether both handles refer to the same GPU.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -214,25 +214,25 @@ impl Gpu {
     /// Opens the device.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it is not there.
+    /// [`Error::Unavailable`] if it is missing.
     pub(crate) fn open(&self) -> Result<()> {
         wait(self.0.device.open(WAITING))
     }
 
-    /// Whether it has a kernel for a custom operation. It has one for every other.
+    /// Whether it has a kernel for a custom operation. It has one for every built-in operation.
     pub(crate) fn has_kernel(&self, custom: &Custom) -> bool {
         self.0.device.has_kernel(custom)
     }
 
-    /// Bytes that computing these tensors takes beside inputs and states.
+    /// The bytes that computing these tensors takes in addition to inputs and states.
     ///
     /// # Errors
-    /// Those of the graph, and [`Error::Unavailable`].
+    /// The errors of the graph, and [`Error::Unavailable`].
     pub(crate) async fn planned_bytes(&self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<u64> {
         self.0.device.planned_bytes(graph, wanted, waiting).await
     }
 
-    /// Bytes of device memory that nobody has taken, where the driver says so, and what sizes of allocations are multiples of.
+    /// The free bytes of device memory, if the driver reports them, and the granularity of allocations.
     ///
     /// # Errors
     /// Errors of the device.
@@ -255,7 +255,7 @@ impl Gpu {
     /// The device of a browser.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it is not that of wgpu.
+    /// [`Error::Unavailable`] if it is not a device of wgpu.
     #[cfg(browser_gpu)]
     pub(crate) async fn device(&self) -> Result<kiln_wgpu::GpuDevice> {
         let device: &dyn std::any::Any = &*self.0.device;
@@ -287,7 +287,7 @@ impl Gpu {
         self.0.device.upload(operand, waiting).await
     }
 
-    /// Makes a state of these elements, or of zeros.
+    /// Creates a state with these elements, or with zeros.
     ///
     /// # Errors
     /// Errors of the device.
@@ -311,7 +311,7 @@ impl Gpu {
         self.0.device.runner(waiting).await
     }
 
-    /// Whether an error is one of the device, so that the work can go elsewhere. Each kind of it is logged once.
+    /// Whether this is an error of the device, so that the work can run elsewhere. Each kind is logged once.
     pub(crate) fn failed(&self, error: &Error) -> bool {
         let first = |logged: &AtomicBool| !logged.swap(true, Ordering::Relaxed);
         let (first, lasting) = match Failure::of(error) {
@@ -326,7 +326,8 @@ impl Gpu {
         true
     }
 
-    /// Whether an error with which measuring ended is one of the device. Nothing more is sent there then, which is logged.
+    /// Whether this error, which ended a measurement, is an error of the device. If so, nothing more is sent to the
+    /// device, which is logged.
     pub(crate) fn failed_to_be_measured(&self, error: &Error) -> bool {
         let of_device = Failure::of(error).is_some();
         if of_device && self.0.gone.set(error.clone()).is_ok() {
@@ -335,8 +336,8 @@ impl Gpu {
         of_device
     }
 
-    /// Whether the error is the loss of a device in whose place another one was opened: pages lose theirs whenever the driver is
-    /// updated or another page breaks it. Natively a lost device stays lost.
+    /// Whether the error is the loss of a device that could be replaced by a newly opened one: a page loses its device
+    /// whenever the driver is updated or another page breaks it. Native devices stay lost.
     pub(crate) async fn recovers(&self, error: &Error, waiting: Waiting) -> bool {
         if !cfg!(target_arch = "wasm32") || !matches!(error, Error::DeviceLost { .. }) {
             return false;
@@ -354,18 +355,18 @@ impl Gpu {
     }
 }
 
-/// What errors of a device mean for the work that it was asked for.
+/// What an error of a device means for the work that was sent to it.
 enum Failure {
-    /// The device takes no work any more.
+    /// The device takes no more work.
     Gone,
-    /// It does not take this.
+    /// The device does not take this work.
     Refused,
-    /// It has no kernel for it.
+    /// The device has no kernel for the operation.
     Lacking,
 }
 
 impl Failure {
-    /// None for errors of the caller.
+    /// `None` for errors of the caller.
     fn of(error: &Error) -> Option<Self> {
         match error {
             Error::DeviceLost { .. } | Error::Unavailable { .. } => Some(Self::Gone),
@@ -385,7 +386,7 @@ mod tests {
     use super::device::{Again, Pending};
     use super::*;
 
-    /// A device that is not there.
+    /// A device that is missing.
     #[derive(Debug)]
     struct Missing;
 

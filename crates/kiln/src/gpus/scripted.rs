@@ -15,37 +15,37 @@ use kiln_simd::Simd;
 use super::Gpu;
 use super::device::{Again, Device, Pending, Resident, Runner};
 
-/// The device of a [`Gpu`], and what is left of it for the test.
+/// The device of a [`Gpu`], which the test controls.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scripted(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the next calls end with.
+    /// The errors that the next calls return.
     errors: Mutex<VecDeque<Error>>,
     /// Calls so far.
     calls: AtomicUsize,
-    /// Tensors that runners hold, as of the last call.
+    /// Number of tensors that runners held at the last call.
     held: AtomicUsize,
 }
 
 impl Scripted {
-    /// A GPU of this name on it.
+    /// A GPU of this name with this device.
     pub(crate) fn gpu(&self, name: &str) -> Gpu {
         Gpu::new(name.into(), Backend::Gpu, self.clone())
     }
 
-    /// Lets the next call end with this error, or the one after those that were said before.
+    /// Makes the next call fail with this error, after the errors that were queued before.
     pub(crate) fn fail(&self, error: Error) {
         self.0.errors.lock().unwrap_or_else(PoisonError::into_inner).push_back(error);
     }
 
-    /// How many tensors the last graph that ran and the ones before it hold there.
+    /// The number of device tensors that the last graph and earlier ones hold.
     pub(crate) fn held(&self) -> usize {
         self.0.held.load(Ordering::Relaxed)
     }
 
-    /// How often it was asked to run something.
+    /// The number of calls so far.
     pub(crate) fn calls(&self) -> usize {
         self.0.calls.load(Ordering::Relaxed)
     }
@@ -137,7 +137,7 @@ impl Device for Scripted {
     }
 }
 
-/// What a script holds of graphs: inputs, and what was wanted of executions.
+/// The state of recorded graphs on a scripted device: inputs, and the wanted tensors of executions.
 #[derive(Debug)]
 struct Recorded {
     device: Scripted,
@@ -157,7 +157,7 @@ impl Recorded {
         }
         for node in graph.nodes() {
             let operand = |id: &TensorId| self.find(*id).map(|(shape, buffer)| Operand::new(buffer.as_data(), *shape));
-            // What is not wanted may read inputs that are not here.
+            // Nodes that are not wanted may read inputs that this device does not have.
             let Ok(inputs) = node.inputs.iter().map(operand).collect::<Result<Vec<_>>>() else { continue };
             let results = Simd::new()?.run(&node.op, &inputs.into_iter().collect::<Result<Vec<_>>>()?)?;
             for (&id, result) in node.outputs.iter().zip(results) {

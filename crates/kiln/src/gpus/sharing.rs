@@ -1,5 +1,5 @@
 //! Operations that the CPU and a scripted GPU do together.
-#![cfg(not(target_arch = "wasm32"))] // one thread does nothing at once
+#![cfg(not(target_arch = "wasm32"))] // one thread cannot share work
 
 use kiln_ir::op::{Elementwise, Matmul, Op, TopK};
 use kiln_ir::{Error, Operand, Operations, Shape, TensorType};
@@ -9,7 +9,7 @@ use kiln_simd::Simd;
 use super::scripted::Scripted;
 use crate::Engine;
 
-/// An engine whose GPU is as fast as its CPU, both slow enough that sharing pays.
+/// An engine with a GPU as fast as its CPU, both slow enough that sharing is faster.
 fn engine(gpu: &Scripted) -> Engine {
     let limited = || Engine::builder().instruction_set(Simd::new().unwrap().isa()).threads(1);
     let plain = limited().without_profile().build().unwrap();
@@ -76,7 +76,7 @@ fn what_the_gpu_refuses_of_its_half_the_cpu_does() {
     assert_eq!(engine.neg(&x).unwrap(), expected);
     gpu.fail(Error::DeviceLost { device: "gpu".into(), reason: "unplugged".into() });
     assert_eq!((engine.neg(&x).unwrap(), gpu.calls()), (expected.clone(), 3));
-    // From then on the CPU is alone.
+    // From now on the CPU runs everything.
     assert_eq!((engine.neg(&x).unwrap(), gpu.calls()), (expected, 3));
     assert!(
         engine

@@ -9,39 +9,40 @@ use kiln_route::{Link, LinkPath, Transfer};
 use super::{Gpu, WAITING, wait};
 use crate::runs::Runs;
 
-/// Elements of a transfer whose time is all latency.
+/// Elements of a transfer whose time is its latency.
 const SMALL: usize = 64;
 
 /// Elements of the transfers that are measured: 4 KiB to 64 MiB.
 const SIZES: [usize; 5] = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24];
 
-/// No kernel takes less: one that seems to was timed within the noise.
+/// Minimum time of a kernel: a smaller measurement is noise.
 const LEAST: f64 = 1e-6;
 
-/// How often every size is measured: whatever slowed a copy for a moment has passed by then.
+/// How often every size is measured: a short disturbance has passed by the next time.
 const PASSES: usize = 2;
 
 /// How often an implausible transfer is measured.
 const ATTEMPTS: usize = 3;
 
-/// A copy on the host that was measured may have been disturbed: a link may be faster by this.
+/// Factor by which a link may exceed the measured host copy, because that measurement may have been disturbed.
 const TOLERANCE: f64 = 1.5;
 
-/// How long a device takes to start work.
+/// The launch latency of a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launch {
-    /// Seconds to start an operation on an idle device and to hear that it is done.
+    /// Seconds to start an operation on an idle device and to learn that it has finished.
     pub(crate) cold: f64,
-    /// Seconds that one more operation behind others takes beside its kernel.
+    /// Seconds that one more queued operation adds in addition to its kernel.
     pub(crate) queued: f64,
 }
 
-/// The least time of a few runs; the first makes everything ready.
+/// The minimum time of a few runs; the first compiles and allocates.
 fn least(run: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(Runs { untimed: 1, most: 40, enough: 3e-3, long: 10e-3 }.least(run)?.max(1e-9))
 }
 
-/// Measures a transfer at every size that the device takes, until it is plausible: its latency, and what it takes beyond that.
+/// Measures a transfer at every size that the device supports, until the result is plausible. Returns its latency and
+/// its time beyond the latency.
 fn measured(
     what: &str,
     gpu: &Gpu,
@@ -56,9 +57,9 @@ fn measured(
             latency = latency.min(seconds(SMALL)?);
             for i in 0..sizes.len() {
                 match seconds(sizes[i]) {
-                    // An attempt that was wrong counts no more.
+                    // The times of an implausible attempt are discarded.
                     Ok(seconds) => least[i] = least[i].min(seconds),
-                    // What does not fit is not measured; two sizes make a line.
+                    // Sizes that do not fit are skipped; two sizes are enough for a line.
                     Err(Error::OutOfMemory { .. } | Error::Limit { .. }) if i >= 2 => {
                         sizes.truncate(i);
                         least.truncate(i);
@@ -91,12 +92,12 @@ fn vector(n: usize) -> Result<TensorType> {
     Ok(TensorType::f32(Shape::new(&[n])?))
 }
 
-/// The transfer with this many seconds more at every size.
+/// The transfer with this many seconds added at every size.
 fn later(transfer: &Transfer, seconds: f64) -> Transfer {
     Transfer::measured(transfer.points().iter().map(|&(bytes, time)| (bytes, time + seconds)).collect())
 }
 
-/// Bytes a second that the host copies.
+/// Bytes per second of a copy on the host.
 fn copied_on_host() -> Result<f64> {
     let from = vec![1_u8; 4 * SIZES[3]];
     let mut to = vec![0_u8; from.len()];
@@ -109,23 +110,24 @@ fn copied_on_host() -> Result<f64> {
 }
 
 impl Gpu {
-    /// Seconds that an operation takes on operands that are resident on the device, its result staying there: the least of a few
-    /// runs, each waited for.
+    /// Seconds that an operation takes on resident operands, with a resident result: the minimum of a few runs, each
+    /// waited for.
     ///
     /// # Errors
-    /// What the shape rule says, and errors of the device.
+    /// The errors of the shape rule, and errors of the device.
     pub(crate) fn resident_seconds(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<f64> {
         let mut again = self.0.device.resident(op, inputs)?;
         least(|| again(1))
     }
 
-    /// Seconds that the kernels of an operation take, its operands on the device and its result staying there: beside the launch,
-    /// or, where that is too little beside the time in which a device reports that it is done, what one more takes in a graph.
+    /// Seconds that the kernels of an operation take with operands and result on the device. This is the time without
+    /// the launch; if that is too short compared with the time in which a device reports completion, it is the time
+    /// that one more operation adds to a graph.
     ///
     /// # Errors
     /// The errors of [`Gpu::resident_seconds`].
     pub(crate) fn kernel_seconds(&self, op: &Op, inputs: &[Operand<'_>], launch: &Launch) -> Result<f64> {
-        /// Many times what waiting differs by from run to run: up to 100 µs through Vulkan.
+        /// Many times the variation of waiting between runs, which is up to 100 µs through Vulkan.
         const SHORT: f64 = 1e-3;
         const COPIES: usize = 8;
         let beside = self.resident_seconds(op, inputs)? - launch.cold;
@@ -138,7 +140,7 @@ impl Gpu {
         };
         match (seconds(1), seconds(1 + COPIES)) {
             (Ok(one), Ok(many)) => Ok(((many - one) / COPIES as f64).max(LEAST)),
-            // No room for so many results.
+            // The device has no room for this many results.
             (_, Err(Error::Limit { .. } | Error::OutOfMemory { .. })) => Ok(beside.max(LEAST)),
             (Err(error), _) | (_, Err(error)) => Err(error),
         }
@@ -152,7 +154,7 @@ impl Gpu {
         least(|| wait(self.run_into(op, inputs, outputs, WAITING)))
     }
 
-    /// Seconds that the device takes to start anything.
+    /// Seconds that the device takes to start any work.
     ///
     /// # Errors
     /// Errors of the device.
@@ -162,11 +164,11 @@ impl Gpu {
         let mut again = self.0.device.resident(&op, &[Operand::vector(&[1.0; SMALL])])?;
         let cold = least(|| again(1))?;
         let (one, many) = (self.chain(1)?, self.chain(1 + MANY)?);
-        // Kernels are timed as taking a microsecond at least.
+        // The minimum time of a kernel is a microsecond.
         Ok(Launch { cold, queued: ((many - one) / MANY as f64 - LEAST).max(0.0) })
     }
 
-    /// Seconds of a graph of this many steps, each reading what the one before wrote: none are fused.
+    /// Seconds of a graph of this many steps. Each reads the result of the step before, and no two are fused.
     fn chain(&self, steps: usize) -> Result<f64> {
         let mut graph = Graph::new();
         let x = graph.input(vector(SMALL)?);
@@ -179,7 +181,7 @@ impl Gpu {
         least(|| wait(runner.run(&graph, &[y], WAITING)).map(drop))
     }
 
-    /// The transfers to the device and back.
+    /// The transfers to and from the device.
     ///
     /// # Errors
     /// Errors of the device.
@@ -188,8 +190,8 @@ impl Gpu {
         Ok(Link { call: self.path_of_calls(bandwidth)?, tensor: self.path_of_graphs(bandwidth)? })
     }
 
-    /// The way of a call on slices, by operations that only send or only fetch: what they take from host to host beyond what
-    /// they take on the device.
+    /// The path of calls on slices, measured by operations that only upload or only download: their time from host to
+    /// host minus their time on the device.
     fn path_of_calls(&self, bandwidth: f64) -> Result<LinkPath> {
         let largest = SIZES[SIZES.len() - 1];
         let data = vec![1.0; largest];
@@ -202,11 +204,11 @@ impl Gpu {
             self.beyond(&BroadcastTo::new(&[n])?.into(), &[one], &mut out[..n])
         };
         let (down_latency, download) = measured("the download of calls", self, bandwidth, &mut down)?;
-        // One submission has one latency.
+        // The transfers of one submission share one latency.
         Ok(LinkPath { upload, download: later(&download, up_latency.min(down_latency)) })
     }
 
-    /// The way of graphs: what setting an input adds to an execution, and reading a result.
+    /// The path of graphs: what setting an input adds to an execution, and what reading a result takes.
     fn path_of_graphs(&self, bandwidth: f64) -> Result<LinkPath> {
         let data = vec![1.0; SIZES[SIZES.len() - 1]];
         let up = |n: usize| {
@@ -238,7 +240,7 @@ impl Gpu {
         Ok(LinkPath { upload, download: later(&download, latency) })
     }
 
-    /// Seconds that an operation takes from host to host beyond what it takes on the device.
+    /// Seconds that an operation takes from host to host minus those that it takes on the device.
     ///
     /// # Errors
     /// Errors of the device.

@@ -46,14 +46,23 @@ pub(in super::super) fn read_peers(files: &[PathBuf]) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The page.
+/// The heading of the tables that no run of `cargo xtask bench` writes.
+const OTHER_MACHINES: &str = "\n## Other machines\n";
+
+/// What follows the tables of a run in an earlier page, and stays in a new one.
+pub(in super::super) fn other_machines(page: &str) -> &str {
+    page.find(OTHER_MACHINES).map_or("", |at| &page[at..])
+}
+
+/// The tables of a run.
 pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String> {
     let mut page = String::new();
     let machine = &report.machine;
     write!(
         page,
-        "# Measurements\n\nThis page is written by a run: every figure comes from the command named beside it. Figures of\n\
-         peers are read from what their benches printed on the same machine. Rates move between machines and days; the ratios to limits and peers are the point.\n\n\
+        "# Measurements\n\nEvery figure comes from the command named beside it. One run writes the tables before \
+         [Other machines](#other-machines);\nfigures of peers are those that their benches printed on the same machine. \
+         Rates differ between machines and days; ratios to\nlimits and peers differ less.\n\n\
          - machine: {}, {}, {}\n- instruction sets: {}\n{}- command: `{}`\n- date: {}, kiln {}\n",
         machine.processor,
         machine.threads(),
@@ -66,8 +75,8 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     )?;
     write!(
         page,
-        "\n[performance.md](performance.md) sums these tables up. GPUs beside their peers have benches of their own, with figures from \
-         an NVIDIA H200\nin [gpu.md](gpu.md#figures) (wgpu) and [cuda.md](cuda.md#figures) (CUDA).\n\n## Beside the limits of the machine\n\n"
+        "\n[performance.md](performance.md) summarizes these tables. GPUs beside their peers and browsers have benches of their own, whose\n\
+         figures are in [Other machines](#other-machines).\n\n## Beside the limits of the machine\n\n"
     )?;
     write!(
         page,

@@ -1,8 +1,8 @@
 //! Throughput over size as SVG.
 //!
 //! Ink is written in a colour of its own and replaced by `currentColor`, so that a plot follows the page from light to
-//! dark; the colours of the lines are of a middle tone that is readable on both. The legend stands in the page, once
-//! for all plots and never over data.
+//! dark; the colours of the lines are of a middle tone that is readable on both. The page has one legend
+//! for all plots, beside the data.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -49,7 +49,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     if fine.len() <= LABELS { fine } else { of(&[1.0]) }
 }
 
-/// Those of the ascending sizes that stand far enough from one another on a logarithmic axis for their labels.
+/// Those of the ascending sizes whose labels have room on a logarithmic axis.
 fn apart(sizes: &[f64]) -> Vec<f64> {
     let (Some(first), Some(last)) = (sizes.first(), sizes.last()) else { return Vec::new() };
     let step = (last / first).powf(0.9 / LABELS as f64);
@@ -62,7 +62,7 @@ fn apart(sizes: &[f64]) -> Vec<f64> {
     kept
 }
 
-/// What is drawn on one pair of axes.
+/// The content of one pair of axes.
 struct Plot<'a> {
     name: &'a str,
     /// What the size means.
@@ -102,7 +102,7 @@ pub(super) fn series(series: &Series) -> Result<String> {
 /// The colour of the CPU beside adapters.
 pub(super) const CPU: RGBColor = RGBColor(22, 150, 84);
 
-/// The colours of an adapter: of what is resident, and of what goes from host to host.
+/// The colours of an adapter: of resident operands, and from host to host.
 pub(super) fn adapter(position: usize) -> [RGBColor; 2] {
     const COLOURS: [[RGBColor; 2]; 3] = [
         [RGBColor(47, 127, 209), RGBColor(199, 119, 0)],
@@ -294,7 +294,7 @@ mod tests {
             let (cpu, adapters) = (points([1e-7, 2e-6, 3e-5]), vec![on]);
             gpus(&gpus::Series { operation: "exp", shape: "n", unit: "GB/s", cpu, adapters }).unwrap()
         };
-        // Dashes are lines of their own.
+        // Dashes are separate lines.
         let dashes = |svg: &str| svg.matches("<polyline").count() + svg.matches("<line").count();
         let (one, two) = (drawn(Pays::Never), drawn(Pays::From(40_000.0)));
         assert!(dashes(&two) > dashes(&one) + 10, "{} {}", dashes(&one), dashes(&two));

@@ -9,7 +9,7 @@ use super::super::measure::{Limit, Point, Series};
 use super::super::verify::Row;
 use super::{digits, pays, size};
 
-/// Announces a step.
+/// Prints the heading of a step.
 pub(in super::super) fn heading(text: &str) {
     if std::io::stdout().is_terminal() {
         println!("\n\x1b[1m{text}\x1b[0m");
@@ -30,7 +30,7 @@ pub(in super::super) fn machine(machine: &Machine, backends: &[Backend]) {
     }
 }
 
-/// The worst error as a share of what its own case allows.
+/// The worst error as a share of the bound of its case.
 pub(super) fn share(row: &Row) -> String {
     if row.bound == "exact" { "exact".to_owned() } else { format!("{:.0} %", row.share * 100.0) }
 }

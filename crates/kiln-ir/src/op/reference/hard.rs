@@ -10,13 +10,13 @@ pub const SIGNIFICANDS: std::ops::Range<u32> = 1 << 23..1 << 24;
 /// `2ˢ a = m b + k`, the closer the smaller `|k|`. Those with `|k| <= furthest` are found, except where `b` ends in so
 /// many zeros that every `k` is greater.
 pub fn hard_quotients(b: u32, furthest: i64, mut see: impl FnMut(f32, f32)) {
-    // Divided by the power of two in b, the remainder is that of an odd modulus, in which 2 has an inverse; m is odd
-    // where the remainder is.
+    // Divided by the power of two in b, the remainder is one modulo an odd number, where 2 has an inverse; m is odd if
+    // the remainder is.
     let zeros = b.trailing_zeros();
     let modulus = i64::from(b >> zeros);
     let half = |x: i64| if x % 2 == 0 { x / 2 } else { (x + modulus) / 2 };
     let (first, last) = (i64::from(SIGNIFICANDS.start), i64::from(SIGNIFICANDS.end));
-    // Quotients from 1 on have s = 24, those below s = 25.
+    // Quotients of at least 1 have s = 24, smaller ones s = 25.
     for (s, range) in [(24, i64::from(b)..last), (25, first..i64::from(b))] {
         let inverse = (0..s - zeros).fold(1, |x, _| half(x)) % modulus;
         for k in (1..=furthest >> zeros).step_by(2).flat_map(|k| [k, -k]) {
@@ -36,8 +36,8 @@ pub fn hard_squares(furthest: i64) -> Vec<f32> {
     let mut squares = Vec::new();
     for s in [25, 26] {
         let modulus = 1i64 << s;
-        // Odd squares are 1 modulo 8; each such residue is a square modulo every power of two, its root found digit by
-        // digit.
+        // Odd squares are 1 modulo 8; each such residue is a square modulo every power of two, and its root is found
+        // digit by digit.
         for residue in (-furthest..=furthest).filter(|r| r.rem_euclid(8) == 1) {
             let root = (3..s).fold(1i64, |root, n| root + ((root * root - residue) >> n & 1) * (1 << (n - 1)));
             for m in [root, -root, root + modulus / 2, modulus / 2 - root] {
@@ -62,7 +62,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// How far a value is from the closest middle of two f32, in units in the last place.
+    /// The distance of a value from the closest midpoint between two f32, in units in the last place.
     fn distance(x: f64) -> f64 {
         let steps = x / super::super::ulp(x);
         (steps - steps.floor() - 0.5).abs()
@@ -78,7 +78,7 @@ mod tests {
             });
         }
         assert!(seen > 20, "{seen}");
-        // The reciprocal of the greatest significand is the hardest of all.
+        // The reciprocal of the largest significand is the hardest of all.
         let mut found = false;
         hard_quotients(16_777_215, 1, |a, _| found |= a == 8_388_608.0);
         assert!(found);

@@ -71,7 +71,7 @@ impl Operation for Concat {
             let sum = dims[axis].checked_add(other.shape.dims()[axis]);
             dims[axis] = sum.ok_or_else(|| Error::Overflow { what: "concat", extents: dims.clone() })?;
         }
-        // Rows of blocks may follow one another, but not be made longer: a row is packed as a whole.
+        // Rows of blocks may be stacked, but not joined: a row is packed as a whole.
         whole_rows(op, first, inputs.len() == 1 || axis + 1 < dims.len())?;
         Ok(TensorType { dtype: first.dtype, shape: Shape::new(&dims)? }.into())
     }

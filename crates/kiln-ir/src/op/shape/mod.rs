@@ -26,29 +26,29 @@ use crate::{DType, Error, Result, TensorType};
 
 /// An operation whose result is made of elements of its operands, and of one value elsewhere.
 pub trait Movement: Operation {
-    /// The copy of operand `index` of inputs that [`Operation::infer`] accepts.
+    /// The copy of operand `index`, for inputs that [`Operation::infer`] accepts.
     ///
     /// # Errors
     /// The errors of [`Operation::infer`].
     fn copy(&self, inputs: &[TensorType], index: usize) -> Result<StridedCopy>;
 
-    /// Whether the result is all elements of the only operand in their order: a permutation that moves extents of 1 alone, a slice of
-    /// everything, a concatenation of one.
+    /// Whether the result has all elements of the only operand in their order: a permutation that moves only extents of
+    /// 1, a slice of everything, a concatenation of one operand.
     fn is_whole(&self, inputs: &[TensorType]) -> bool {
         let ([x], Ok(out)) = (inputs, self.infer(inputs)) else { return false };
         x.bytes() == out[0].bytes() && self.copy(inputs, 0).is_ok_and(|copy| copy == StridedCopy::whole(x))
     }
 
-    /// The value of the elements that no operand covers, where there may be some.
+    /// The value of elements that no operand covers, if there can be any.
     fn fill(&self) -> Option<f32> {
         None
     }
 }
 
-/// What is promised of all of them.
+/// The contract of all of them.
 const CONTRACT: Contract = Contract { bound: Bound::Exact, special: "every bit is kept" };
 
-/// The one operand of an operation that takes any element type.
+/// The only operand of an operation that takes any element type.
 fn one(op: &'static str, inputs: &[TensorType]) -> Result<TensorType> {
     match inputs {
         [x] => Ok(*x),
@@ -56,7 +56,7 @@ fn one(op: &'static str, inputs: &[TensorType]) -> Result<TensorType> {
     }
 }
 
-/// Refuses to cut or rearrange what rows of quantised blocks consist of.
+/// Refuses to split or rearrange rows of quantised blocks.
 fn whole_rows(op: &'static str, x: &TensorType, rows_move_whole: bool) -> Result<()> {
     match x.dtype {
         DType::Blocks(format) if !rows_move_whole => Err(Error::Format {
@@ -67,13 +67,13 @@ fn whole_rows(op: &'static str, x: &TensorType, rows_move_whole: bool) -> Result
     }
 }
 
-/// The refusal of an axis that a tensor does not have.
+/// The error for an axis that a tensor does not have.
 fn no_axis(op: &'static str, x: &TensorType, axis: usize) -> Error {
     let (shape, rank) = (x.shape, x.shape.rank());
     Error::View { what: op, reason: format!("{shape} has no dimension {axis}; its dimensions are 0..{rank}") }
 }
 
-/// Results of one type, by the definition: for every index of the result, the operand and the index that it comes from.
+/// Results of one type by the definition: for every index of the result, its operand and the index in that.
 #[cfg(feature = "reference")]
 fn moved(
     inputs: &[crate::Operand<'_>],
@@ -84,7 +84,7 @@ fn moved(
     use super::reference::Expected;
     let dims = out.shape.dims();
     let blocks = matches!(out.dtype, DType::Blocks(_));
-    // Of blocks whole rows move: the index along them is 0.
+    // Blocks move in whole rows: the index along them is 0.
     let counted = if blocks { &dims[..dims.len() - 1] } else { dims };
     let total: usize = if out.shape.is_empty() { 0 } else { counted.iter().product() };
     let mut sources = Vec::with_capacity(total);
@@ -112,7 +112,7 @@ fn moved(
         _ => {
             let mut found = crate::Buffer::zeros(out).expect("a case fits memory");
             found.as_mut().fill(fill);
-            // Bytes of what moves: an element, or a row of blocks, whose place counts elements.
+            // Bytes of a moved unit: an element, or a row of blocks, whose position counts elements.
             let row = if blocks { out.shape.columns() } else { 1 };
             let unit =
                 TensorType::of(out.dtype, crate::Shape::new(&[row]).expect("a row")).expect("whole blocks").bytes();
@@ -129,7 +129,7 @@ fn moved(
     }]
 }
 
-/// Operands for the cases: of every element type, and with the values that have rules of their own.
+/// Operands of the cases: of every element type, with special values.
 #[cfg(feature = "reference")]
 struct Samples(super::reference::Random);
 
@@ -143,22 +143,22 @@ impl Samples {
         use super::reference::{Input, SPECIAL};
         let n: usize = dims.iter().product();
         let mut x = self.0.uniforms(n, -1.0, 1.0);
-        // Special values at the start; the rest tells places apart.
+        // Special values at the start; the rest makes every position distinct.
         x.iter_mut().zip(SPECIAL).take(n / 2).for_each(|(x, special)| *x = special);
         Input::f32(x, dims)
     }
 
-    /// Any bits at all, as elements of 4 bytes.
+    /// Arbitrary bits, as elements of 4 bytes.
     fn words(&mut self, dims: &[usize]) -> super::reference::Input {
         self.any(DType::U32, dims)
     }
 
-    /// Any bits at all, as elements of 2 bytes.
+    /// Arbitrary bits, as elements of 2 bytes.
     fn halves(&mut self, dims: &[usize]) -> super::reference::Input {
         self.any(DType::F16, dims)
     }
 
-    /// Any bits at all, as elements of a byte.
+    /// Arbitrary bits, as elements of one byte.
     fn bytes(&mut self, dims: &[usize]) -> super::reference::Input {
         self.any(DType::I8, dims)
     }

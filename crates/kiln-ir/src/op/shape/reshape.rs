@@ -6,11 +6,11 @@ use crate::{Error, MAX_RANK, Result, Shape, TensorType};
 /// an operation on slices it is a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reshape {
-    /// Under these extents, of as many elements.
+    /// With these extents, whose product is the same.
     To(Shape),
     /// Without this dimension, whose extent is 1.
     Squeeze(usize),
-    /// With a new dimension of extent 1 in this place.
+    /// With a new dimension of extent 1 at this position.
     Unsqueeze(usize),
 }
 
@@ -21,7 +21,7 @@ impl Reshape {
         Ok(Self::To(Shape::new(dims)?))
     }
 
-    /// The method that records it, which its errors name.
+    /// The method that records it, for errors.
     fn method(&self) -> &'static str {
         match self {
             Self::To(_) => "reshape",
@@ -30,7 +30,7 @@ impl Reshape {
         }
     }
 
-    /// The extents that it gives to a tensor.
+    /// The extents of the result.
     fn shape(&self, x: &TensorType) -> Result<Shape> {
         let op = self.method();
         let mut dims = x.shape.dims().to_vec();

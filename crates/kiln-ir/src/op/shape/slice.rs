@@ -8,11 +8,11 @@ use crate::{Error, MAX_RANK, Result, Shape, TensorType};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slice {
     cuts: [Cut; MAX_RANK],
-    /// The dimension whose range has to end where the dimension does.
+    /// The dimension whose range must end at the dimension's end.
     last: Option<u8>,
 }
 
-/// What is taken along one dimension.
+/// The range along one dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Cut {
     start: usize,
@@ -116,11 +116,11 @@ impl Movement for Slice {
         let out = self.infer(inputs)?[0];
         let taken = self.taken(&inputs[0])?;
         let (x, y) = (Layout::of(&inputs[0]), Layout::of(&out));
-        // Where nothing is taken no index need exist.
+        // An empty result needs no valid indices.
         if out.shape.is_empty() {
             return Ok(StridedCopy::whole(&out));
         }
-        // Along rows of blocks everything is taken, counted in units.
+        // Rows of blocks are copied whole, counted in units.
         let dims = (0..y.extents().len()).map(|d| Dim {
             extent: y.extents()[d],
             from: if y.extents()[d] > 1 { x.strides()[d] * taken[d].2 } else { 0 },

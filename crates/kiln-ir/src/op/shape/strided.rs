@@ -56,7 +56,7 @@ impl StridedCopy {
         copy
     }
 
-    /// A copy of all that a tensor holds.
+    /// A copy of a whole tensor.
     pub(super) fn whole(ty: &TensorType) -> Self {
         let layout = Layout::of(ty);
         Self::new(layout.unit, [Dim { extent: layout.numel(), from: 1, to: 1 }], [0; 2])
@@ -169,7 +169,7 @@ impl StridedCopy {
     }
 }
 
-/// The units of a tensor: their positions when it is contiguous.
+/// The extents and strides of a contiguous tensor, in units.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     /// Bytes of a unit.
@@ -180,7 +180,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The last dimension of a quantised tensor counts pairs of bytes, or bytes where a block has an odd number of them.
+    /// The last dimension of a quantised tensor counts pairs of bytes, or bytes if blocks have an odd number of them.
     pub(super) fn of(ty: &TensorType) -> Self {
         let rank = ty.shape.rank();
         let mut extents = [1; MAX_RANK];
@@ -229,7 +229,7 @@ mod tests {
         let whole = StridedCopy::new(4, [dim(2, 12, 12), dim(3, 4, 4), dim(4, 1, 1)], [0; 2]);
         assert_eq!(whole.dims(), [dim(24, 1, 1)]);
         assert_eq!(StridedCopy::new(4, [dim(1, 7, 7)], [0; 2]).dims(), []);
-        // What repeats merges too.
+        // Repeated dimensions merge too.
         assert_eq!(StridedCopy::new(4, [dim(2, 0, 3), dim(3, 0, 1)], [0; 2]).dims(), [dim(6, 0, 1)]);
         let nothing = StridedCopy::new(4, [dim(2, 0, 0), dim(0, 1, 1)], [9; 2]);
         assert!(nothing.is_empty() && nothing.ends() == [0; 2]);

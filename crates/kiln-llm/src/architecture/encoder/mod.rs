@@ -17,28 +17,28 @@ use crate::{Error, Pooling, Result};
 /// The encoders that kiln runs, by the values of `general.architecture`.
 const ALL: &[&str] = &["bert"];
 
-/// Whether this is the name of an encoder, which is then returned.
+/// The architecture name, if it is that of an encoder.
 pub(super) fn find(name: &str) -> Option<&'static str> {
     ALL.iter().copied().find(|known| *known == name)
 }
 
-/// The names of all, for messages.
+/// All names, for messages.
 pub(crate) fn names() -> String {
     ALL.join(", ")
 }
 
-/// What describes an encoder beside its weights.
+/// The configuration of an encoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Config {
     pub(crate) architecture: &'static str,
     pub(crate) layers: usize,
-    /// Elements of the row of a token.
+    /// Elements of a token's row.
     pub(crate) width: usize,
     /// Elements between the two products of the feed-forward network.
     pub(crate) ffn: usize,
     pub(crate) heads: usize,
     pub(crate) vocabulary: usize,
-    /// Positions that have an embedding: tokens of a text at most.
+    /// Number of position embeddings, which is the maximum number of tokens of a text.
     pub(crate) positions: usize,
     pub(crate) eps: f32,
     pub(crate) pooling: Pooling,
@@ -48,8 +48,8 @@ impl Config {
     /// Reads the configuration of an encoder from its metadata and the number of rows of its embedding.
     ///
     /// # Errors
-    /// [`Error::NotAnEncoder`] and [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type;
-    /// [`Error::Model`] where numbers contradict one another, and where they ask for what is not computed.
+    /// [`Error::NotAnEncoder`] and [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and keys of
+    /// another type; [`Error::Model`] for numbers that contradict one another or request unsupported features.
     pub(crate) fn read(metadata: Metadata<'_>, vocabulary: usize) -> Result<Self> {
         let name: &str = metadata.get("general.architecture")?;
         let architecture = find(name).ok_or_else(|| match Architecture::named(name) {
@@ -110,7 +110,7 @@ impl Config {
     }
 }
 
-/// How the rows of tokens become the embedding of a text: `pooling_type`, the mean where a file names none.
+/// How the rows of tokens are pooled into the embedding of a text: `pooling_type`, by default the mean.
 fn pooling(keys: &Keys<'_>) -> Result<Pooling> {
     let name = "pooling_type";
     match keys.find_count(name)? {

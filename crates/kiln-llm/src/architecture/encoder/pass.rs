@@ -11,24 +11,24 @@ use crate::architecture::decoder::projected;
 use crate::architecture::weights::Projection;
 use crate::{Pooling, Result};
 
-/// The graph that gives the embeddings of some texts, recorded once: tokens, lengths and pooling are data.
+/// The graph that computes the embeddings of some texts, recorded once: tokens, lengths and pooling are data.
 #[derive(Debug)]
 pub(crate) struct Pass<'e> {
     batch: Batch<'e>,
     texts: usize,
-    /// Tokens of a text at most.
+    /// Maximum tokens of a text.
     length: usize,
     tokens: TensorId,
-    /// How many tokens each text has.
+    /// Number of tokens of each text.
     lengths: TensorId,
-    /// The share of each token of a text in its embedding, `[texts, 1, length]`.
+    /// The weight of each token of a text in its embedding, `[texts, 1, length]`.
     shares: TensorId,
     /// The embeddings, `[texts, 1, width]`.
     out: TensorId,
 }
 
 impl<'e> Pass<'e> {
-    /// Records the graph of this many texts of at most `length` tokens each, for which there are positions.
+    /// Records the graph of this many texts of at most `length` tokens each; `length` must not exceed the positions.
     pub(crate) fn record(
         engine: &'e Engine,
         config: &Config,
@@ -64,12 +64,12 @@ impl<'e> Pass<'e> {
         Ok(Self { batch, texts, length, tokens, lengths, shares, out })
     }
 
-    /// How many texts it takes, and how many tokens of each at most.
+    /// The number of texts, and the maximum number of tokens of each.
     pub(crate) fn extents(&self) -> [usize; 2] {
         [self.texts, self.length]
     }
 
-    /// The embeddings of as many texts as it takes, one behind the other. Each text has a token.
+    /// The embeddings of the texts, concatenated. Each text has at least one token.
     pub(crate) fn embeddings(&mut self, texts: &[&[u32]], pooling: Pooling) -> Result<Vec<f32>> {
         let mut tokens = vec![0; self.texts * self.length];
         let mut shares = vec![0.0; self.texts * self.length];
@@ -92,7 +92,7 @@ impl<'e> Pass<'e> {
     }
 }
 
-/// What the blocks of one graph share.
+/// Inputs that the blocks of one graph share.
 struct Blocks<'c> {
     config: &'c Config,
     texts: usize,
@@ -101,8 +101,8 @@ struct Blocks<'c> {
 }
 
 impl Blocks<'_> {
-    /// `norm(x + O attention(Q x, K x, V x))` of x, `[texts length, width]`. Tokens see those of their own text, and none beyond its
-    /// length.
+    /// `norm(x + O attention(Q x, K x, V x))` for x `[texts length, width]`. A token sees the tokens of its own text,
+    /// up to that text's length.
     fn attention(&self, batch: &mut Batch<'_>, layer: &Layer, x: TensorId) -> Result<TensorId> {
         let [q, k, v] =
             [self.heads(batch, x, &layer.q)?, self.heads(batch, x, &layer.k)?, self.heads(batch, x, &layer.v)?];

@@ -7,10 +7,10 @@ use crate::architecture::weights::Projection;
 use crate::weights::Source;
 use crate::{Error, Result};
 
-/// The weights of an encoder. Matrices are `[outputs, inputs]`, as files have them.
+/// The weights of an encoder. Matrices are `[outputs, inputs]`, as in files.
 #[derive(Debug)]
 pub(crate) struct Weights {
-    /// A row for each token, for each position, and for each type of token; that of the first type is added to all.
+    /// Rows for tokens, positions, and token types; the row of the first type is added to every token.
     pub(super) tokens: Tensor,
     pub(super) positions: Tensor,
     pub(super) types: Tensor,
@@ -18,7 +18,7 @@ pub(crate) struct Weights {
     pub(super) layers: Vec<Layer>,
 }
 
-/// What a normalised row is multiplied by, and what is added.
+/// The scale and offset of a layer normalisation.
 #[derive(Debug)]
 pub(super) struct LayerNorm {
     pub(super) weight: Tensor,
@@ -31,23 +31,23 @@ pub(super) struct Layer {
     pub(super) k: Projection,
     pub(super) v: Projection,
     pub(super) output: Projection,
-    /// Of what attention read and what it gave.
+    /// Applied to the sum of attention's input and output.
     pub(super) attention_norm: LayerNorm,
     pub(super) up: Projection,
     pub(super) down: Projection,
-    /// Of what the feed-forward network read and what it gave.
+    /// Applied to the sum of the feed-forward network's input and output.
     pub(super) ffn_norm: LayerNorm,
 }
 
 impl Weights {
-    /// Reads the weights, whose shapes must be what the configuration says.
+    /// Reads the weights and checks their shapes against the configuration.
     ///
     /// # Errors
-    /// [`Error::File`] for a missing tensor or one of a type that kiln does not compute with, [`Error::Model`] for one of another
-    /// shape, and for tensors that nothing is computed with.
+    /// [`Error::File`] for a missing tensor or one of a type without kernels, [`Error::Model`] for a tensor of another
+    /// shape, and for unused tensors.
     pub(crate) fn load(source: &Source, config: &Config) -> Result<Self> {
         let Config { vocabulary, positions, width, .. } = *config;
-        // Texts of one part are of the first type, however many there are.
+        // Texts of one part have the first type, whatever the number of types.
         let types = source.rows("token_types.weight").unwrap_or(1);
         if types == 0 {
             return Err(Error::model("weights", "token_types.weight has no row, at least one is expected"));
@@ -59,7 +59,7 @@ impl Weights {
             norm: LayerNorm::load(source, "token_embd_norm", width)?,
             layers: (0..config.layers).map(|i| Layer::load(source, config, i)).collect::<Result<_>>()?,
         };
-        // What is left out would give other results in silence.
+        // An unused weight would silently change the results.
         match source.unread() {
             None => Ok(weights),
             Some(name) => Err(Error::model("weights", format!("nothing is computed with the tensor {name} yet"))),

@@ -13,9 +13,9 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxTy
 const BLOCK: u32 = 128;
 /// Warps of a block, which share the parts of a row.
 const WARPS: u32 = BLOCK / WARP;
-/// Parts that a warp reads at once: rows are few, so what is waited for is one part after the other, not how many bytes it has.
+/// Parts that a warp reads at once: there are few rows, so the latency of the parts matters, not their size.
 const AT_ONCE: u32 = 8;
-/// Rows at most: a block each.
+/// Maximum rows, one block each.
 const MOST: u64 = MAX_GRID_X;
 
 /// `Σₚ wₚ sumsₚ / Σₚ wₚ totalₚ` for each row, with `wₚ = exp(scale (greatestₚ - maxₚ greatestₚ))`: the sums of weighted values
@@ -60,7 +60,7 @@ impl FlashCombine {
         k.for_(lane, parts, WARP, |part| greatest.set(k.max(greatest, k.ld(of_part(weights, part, 2)))));
         let greatest = team::combine(k, WARP, lane, greatest.get(), |a, b| k.max(a, b));
         let base = k.selp(0.0, greatest, k.eq(greatest, f32::NEG_INFINITY));
-        // Two columns of every 64 to a lane.
+        // A lane has two columns of every 64.
         let columns = lane * 2u32;
         let chunks: Vec<u32> = (0..self.width.div_ceil(2 * WARP)).map(|chunk| 2 * WARP * chunk).collect();
         let in_row: Vec<_> = chunks.iter().map(|&chunk| k.lt(columns + chunk, self.width)).collect();
@@ -70,7 +70,7 @@ impl FlashCombine {
             let read = |i: u32| {
                 let part = first + i * WARPS;
                 let there = k.lt(part, parts);
-                // What is not there has no weight: its score is not seen.
+                // Missing parts have weight zero, because their score is masked.
                 let score = k.ld_if(there, of_part(weights, part, 2), f32::NEG_INFINITY);
                 let of_weights = k.ld_if(there, of_part(weights, part, 2).offset(1), 0.0);
                 let from = of_part(sums, part, self.width).index(columns);
@@ -81,7 +81,7 @@ impl FlashCombine {
             };
             let parts: Vec<_> = (0..AT_ONCE).map(read).collect();
             for (score, of_weights, values) in parts {
-                // Scaled last: of scores that are large, rounding the products would show in the difference.
+                // Scaled last: for large scores, rounding the products would affect the difference.
                 let weight = k.ex2((score - base) * scale);
                 total.set(k.fma(weight, of_weights, total));
                 for (added, values) in added.iter().zip(values) {

@@ -27,22 +27,22 @@ use crate::{
     Variable,
 };
 
-/// Elements of a row that there are kernels for.
+/// Supported row lengths in elements.
 const WIDTHS: [u32; 5] = [64, 80, 96, 128, 256];
-/// Queries and keys at most, so that the end of a tile is counted.
+/// Maximum queries and keys, so that the end of a tile does not overflow.
 pub(super) const MOST: u64 = (1 << 31) - 1024;
-/// Blocks that a multiprocessor works on at once, about.
+/// Approximate number of resident blocks per multiprocessor.
 const RESIDENT: u32 = 2;
-/// Tiles of keys of a part at least: fewer take less time than adding parts up.
+/// Minimum tiles of keys in a part: fewer take less time than combining parts.
 const LEAST_TILES: u32 = 4;
-/// Parts at most.
+/// Maximum number of parts.
 const MOST_PARTS: u32 = 128;
 
 type Word<'k> = Value<'k, u32>;
 type Quad<'k> = Fragment<'k, u32, 4>;
-/// The scores of a block of 16 queries that a thread holds: of every 8 keys two of each of its two rows.
+/// The scores of a block of 16 queries that a thread holds: for every 8 keys two in each of its two rows.
 pub(super) type Scores<'k> = Vec<[F32<'k>; 4]>;
-/// Weights in 16 bits, of both rows of a thread: of every 8 keys two beside one another.
+/// 16-bit weights of both rows of a thread: for every 8 keys two adjacent ones.
 type Weights<'k> = [Vec<Value<'k, u32>>; 2];
 
 /// Attention on tensor cores, of any number of queries and keys.
@@ -61,7 +61,7 @@ pub struct FlashAttention {
     width: u32,
     causal: bool,
     tile: FlashTile,
-    /// Whether it leaves parts of results to be added up.
+    /// Whether it writes partial results to be combined.
     parts: bool,
 }
 
@@ -85,12 +85,12 @@ impl FlashAttention {
         Ok(Self { input, output, width, causal, tile, parts: false })
     }
 
-    /// `d`, where there is a kernel for rows of this many elements.
+    /// `d`, if there is a kernel for rows of this many elements.
     pub(super) fn width(d: usize) -> Option<u32> {
         WIDTHS.into_iter().find(|&width| width as usize == d)
     }
 
-    /// The kernel that leaves parts for [`FlashCombine`].
+    /// The kernel that writes partial results for [`FlashCombine`].
     fn in_parts(self) -> Self {
         Self { parts: true, ..self }
     }
@@ -104,7 +104,7 @@ impl FlashAttention {
         self.launch_parts(extents, scale, 1)
     }
 
-    /// The same with keys cut into about this many parts; buffer 3 are the parts, where the kernel leaves any.
+    /// The same with keys divided into about this many parts; buffer 3 holds the parts, if there are any.
     fn launch_parts(&self, extents: &AttentionExtents, scale: f32, parts: u32) -> Result<Launch> {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         if d != self.width as usize {
@@ -134,7 +134,7 @@ impl FlashAttention {
         let (thread, block) = (k.tid_x(), k.ctaid_x());
         let (lane, warp) = (thread & (WARP - 1), thread >> WARP.ilog2());
         let head = block / tiles;
-        // Causal queries at the end see the most keys: they begin first.
+        // The last causal queries see the most keys, so they begin first.
         let number = block % tiles;
         let number = if self.causal { tiles - 1 - number } else { number };
         let first = number * tile.rows();
@@ -142,7 +142,7 @@ impl FlashAttention {
         let q = of_row(q, k.mad_wide(head, rows, k.cvt_u64(first)));
         let [keys, values] = [keys, values].map(|at| of_row(at, k.mul_wide(head, t)));
 
-        // How many keys the rows of the tile see, the fewest and the most.
+        // The minimum and maximum number of keys that rows of the tile see.
         let last = k.min(first + tile.rows(), rows) - 1;
         let [least, most] = if self.causal { seen_of_rows(k, [first, last, s, t]) } else { [t, t] };
         let part = k.ctaid_y();
@@ -180,8 +180,8 @@ impl FlashAttention {
             (0..self.width / 16).map(|step| read_queries(k, q_blocks, tile.blocks(), step)).collect::<Vec<_>>()
         });
 
-        // The rows of the thread, two of each block, and its first column. They are worked out again where they are needed:
-        // registers are dear in between.
+        // The rows of the thread, two in each block, and its first column. They are recomputed where they are needed,
+        // because registers are scarce in between.
         let place = || {
             let thread = k.tid_x();
             let row = first + (thread >> WARP.ilog2()) * tile.warp_rows() + ((thread & (WARP - 1)) >> 2);
@@ -191,7 +191,7 @@ impl FlashAttention {
         let state = State::new(k, tile.blocks(), self.width);
         let stage = k.variable(0u32);
         let turn = |key: Word<'k>, masked: bool| {
-            // What was copied is there for all, and all have done with what was there before.
+            // The copies have completed for all threads, and all have finished with the previous tile.
             k.cp_async_wait_group::<u32>(Groups(0));
             k.bar_sync(0u32);
             let (now, other) = (stage.get(), k.xor(stage, panels.bytes()));
@@ -249,7 +249,7 @@ impl FlashAttention {
         }
     }
 
-    /// The products of the queries of a warp and the keys of a tile: of each block of 16 queries, 8 keys at a time.
+    /// The products of the queries of a warp and the keys of a tile: for each block of 16 queries, 8 keys at a time.
     fn scores<'k>(
         &self,
         k: &'k Builder,
@@ -283,7 +283,7 @@ impl FlashAttention {
     /// Adds the product of weights and the values of a tile.
     fn add<'k>(&self, k: &'k Builder, state: &State<'k>, weights: &[Weights<'k>], values: MatrixBlocks<'k>) {
         for step in 0..self.tile.keys() / 16 {
-            // What is held of 8 columns of sums, and of the next 8, is what is held of an operand of 16.
+            // The registers of 8 columns of sums, and of the next 8, form an operand of 16 columns.
             let eights = |[upper, lower]: &Weights<'k>| {
                 let [left, right] = [2 * step as usize, 2 * step as usize + 1];
                 [upper[left], lower[left], upper[right], lower[right]]
@@ -303,15 +303,15 @@ impl FlashAttention {
     }
 }
 
-/// The fewest and the most keys that a row of a causal tile sees, of its first and its last row, s and t.
+/// The minimum and maximum number of keys that rows of a causal tile see, given its first and last row, s and t.
 pub(super) fn seen_of_rows<'k>(k: &'k Builder, [first, last, s, t]: [Word<'k>; 4]) -> [Word<'k>; 2] {
-    // The rows of a tile may be of several heads: of the end of one and the beginning of another.
+    // A tile may have rows of several heads: the end of one and the beginning of another.
     let one_head = k.eq(first / s, last / s);
     let [least, most] = [k.selp(first % s, 0u32, one_head), k.selp(last % s, s - 1, one_head)];
     [least, most].map(|query| (t - s) + query + 1)
 }
 
-/// Whether there is attention on tensor cores of the first type into the second.
+/// Whether tensor cores support attention from the first type to the second.
 pub(super) fn takes([input, output]: [PtxType; 2]) -> bool {
     is_half(input) && (output == PtxType::F32 || is_half(output))
 }
@@ -320,7 +320,7 @@ pub(super) fn is_half(ty: PtxType) -> bool {
     matches!(ty, PtxType::F16 | PtxType::Bf16)
 }
 
-/// Stores two elements beside one another.
+/// Stores two adjacent elements.
 pub(super) fn store<'k>(k: &'k Builder, ty: PtxType, at: Pointer<'k, Global, u32>, values: [F32<'k>; 2]) {
     match ty {
         PtxType::F32 => k.st_v(at, values.map(|value| k.bits_u32(value))),
@@ -328,7 +328,7 @@ pub(super) fn store<'k>(k: &'k Builder, ty: PtxType, at: Pointer<'k, Global, u32
     }
 }
 
-/// The queries of a warp, 16 elements of each from this many on.
+/// The queries of a warp, 16 elements of each, beginning at this element.
 fn read_queries<'k>(k: &'k Builder, from: MatrixBlocks<'k>, blocks: u32, step: u32) -> Vec<Quad<'k>> {
     let read = |block| {
         let query = k.fragment();
@@ -338,7 +338,8 @@ fn read_queries<'k>(k: &'k Builder, from: MatrixBlocks<'k>, blocks: u32, step: u
     (0..blocks).map(read).collect()
 }
 
-/// Makes -∞ of the scores of keys that a row does not see: how many columns it does, from the first of the thread on.
+/// Sets the scores of keys that a row does not see to -∞; `seen` counts the visible columns from the first of the
+/// thread on.
 pub(super) fn mask<'k>(k: &'k Builder, scores: &mut [Scores<'k>], seen: &[Value<'k, i32>]) {
     for (scores, left) in scores.iter_mut().zip(seen.chunks_exact(2)) {
         for (eight, scores) in (0..).zip(scores) {
@@ -350,10 +351,10 @@ pub(super) fn mask<'k>(k: &'k Builder, scores: &mut [Scores<'k>], seen: &[Value<
     }
 }
 
-/// What a thread carries from tile to tile.
+/// The state of a thread between tiles.
 struct State<'k> {
     rows: Vec<OnlineSoftmax<'k>>,
-    /// Of each block of 16 rows, 8 columns at a time.
+    /// For each block of 16 rows, 8 columns at a time.
     sums: Vec<Vec<[Variable<'k, f32>; 4]>>,
 }
 
@@ -366,7 +367,7 @@ impl<'k> State<'k> {
         }
     }
 
-    /// Turns scores into weights, relative to the greatest score so far, and scales what was added up relative to another.
+    /// Turns scores into weights relative to the greatest score so far, and rescales earlier sums to it.
     fn weigh(&self, k: &'k Builder, scores: &[Scores<'k>], scale: F32<'k>, ty: PtxType) -> Vec<Weights<'k>> {
         let of_block = |(block, scores): (usize, &Scores<'k>)| {
             [0, 1].map(|half: usize| {
@@ -394,7 +395,7 @@ impl<'k> State<'k> {
         weights.chunks_exact(2).map(|pair| pack(k, ty, [pair[0], pair[1]])).collect()
     }
 
-    /// The sums of a row of the thread: of every 8 columns two.
+    /// The sums of a row of the thread: two of every 8 columns.
     fn pairs(&self, row: usize) -> Vec<[F32<'k>; 2]> {
         let half = 2 * (row % 2);
         self.sums[row / 2].iter().map(|eight| [eight[half].get(), eight[half + 1].get()]).collect()
@@ -415,7 +416,7 @@ impl Kernel for FlashAttention {
     }
 }
 
-/// Keys of a part, whole tiles, where all of them are cut into this many.
+/// Keys of a part, in whole tiles, if all keys are divided into this many parts.
 fn part_keys(tile: FlashTile, keys: u32, parts: u32) -> u32 {
     keys.div_ceil(parts).next_multiple_of(tile.keys())
 }

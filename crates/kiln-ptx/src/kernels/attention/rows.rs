@@ -16,18 +16,18 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxTy
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
-/// Elements of a row that a lane holds, fewest first.
+/// Supported numbers of elements of a row per lane, ascending.
 const SHARES: [u32; 5] = [1, 2, 4, 8, 32];
-/// Rows at most, so that the end of a block is counted.
+/// Maximum rows, so that the end of a block does not overflow.
 const MOST: u64 = 1 << 31;
 
-/// Warps that a multiprocessor works on at once, about.
+/// Approximate number of resident warps per multiprocessor.
 const RESIDENT: u32 = 16;
-/// Keys of a part at least: fewer take less time than adding parts up.
+/// Minimum keys of a part: fewer take less time than combining parts.
 const LEAST_KEYS: usize = 16;
-/// Parts at most.
+/// Maximum number of parts.
 const MOST_PARTS: usize = 128;
-/// Elements of rows that [`FlashCombine`] adds up, two to a lane.
+/// Maximum elements of rows that [`FlashCombine`] combines, two per lane.
 const MOST_COMBINED: usize = 256;
 
 /// Attention of rows of up to this many elements, of any number of queries and keys.
@@ -36,7 +36,7 @@ pub struct Attention {
     causal: bool,
     /// Elements of a row that a lane holds.
     share: u32,
-    /// Whether it leaves parts of results to be added up.
+    /// Whether it writes partial results to be combined.
     parts: bool,
     target: Target,
 }
@@ -87,7 +87,7 @@ impl Attention {
     /// Every kernel for devices from `target` on.
     pub fn all(target: Target) -> Vec<Self> {
         let of = |share, causal| {
-            // Rows of more elements are never cut.
+            // Longer rows are never divided.
             let parts = [false, true].into_iter().filter(move |&parts| !parts || share * WARP <= MOST_COMBINED as u32);
             parts.map(move |parts| Self { causal, share, parts, target })
         };
@@ -128,7 +128,7 @@ impl Attention {
         let [q, out] = [q, out].map(|at| at.index_wide(first).index(lane));
         let first = k.mul_wide(head / group, t) * k.cvt_u64(d);
         let [keys, values] = [keys, values].map(|at| at.index_wide(first).index(lane));
-        // A warp without a query reads nothing, and goes along.
+        // A warp without a query loads nothing, but takes part in the rest.
         let there: Vec<_> = (0..self.share).map(|e| k.and(k.lt(lane + e * WARP, d), k.lt(row, rows))).collect();
         let load = |at: Pointer<'k, Global, f32>| -> Vec<F32<'k>> {
             let element = |(e, &there)| k.ld_if(there, at.offset((e as u32 * WARP) as i32), 0.0);
@@ -156,7 +156,7 @@ impl Attention {
             let score = team::combine(k, WARP, lane, product, |a, b| a + b) * scale;
             let before = greatest.get();
             let now = maximum(self.target, before, score);
-            // From scores of -∞ alone nothing is taken away: their weights are 0, and so is the sum of these.
+            // If all scores are -∞, nothing is subtracted: the weights are 0, and so is their sum.
             let base = k.selp(0.0, now, k.eq(now, f32::NEG_INFINITY));
             let (kept, weight) = (math::exp(before - base), math::exp(score - base));
             greatest.set(now);
@@ -166,7 +166,8 @@ impl Attention {
             }
         });
         if self.parts {
-            // Of each part the sums of all rows, then of each part what they are relative to and the total of the weights.
+            // For each part the sums of all rows, then for each part their reference scores and the totals of the
+            // weights.
             let row = k.mad_wide(k.ctaid_y(), rows, k.cvt_u64(row));
             let parts = k.mul_wide(k.nctaid_y(), rows);
             let at = output.index_wide(row * k.cvt_u64(d)).index(lane);

@@ -25,21 +25,21 @@ const BLOCK: u32 = 128;
 const WARPS: u32 = BLOCK / WARP;
 /// Keys of a step.
 const KEYS: u32 = 128;
-/// Queries of a block at most.
+/// Maximum queries of a block.
 const MOST_QUERIES: u32 = 8;
-/// Registers of a thread for elements of queries, and for sums of weighted values, at most.
+/// Maximum registers of a thread for elements of queries, and for sums of weighted values.
 const REGISTERS: u32 = 64;
 /// Keys or values that a lane reads at once.
 const AT_ONCE: u32 = 4;
-/// Queries or keys at most.
+/// Maximum queries or keys.
 const MOST: u64 = 1 << 31;
-/// Entries of a mask at most.
+/// Maximum entries of a mask.
 const MOST_ENTRIES: u64 = u32::MAX as u64;
-/// Parts at most.
+/// Maximum number of parts.
 const MOST_PARTS: usize = 1024;
-/// Blocks that a multiprocessor works on at once, about.
+/// Approximate number of resident blocks per multiprocessor.
 const RESIDENT: usize = 4;
-/// 2²³: an integer below that in its lower bits is added to it.
+/// 2²³: its lower bits plus a smaller integer represent 2²³ plus that integer.
 const LIFTED: u32 = 0x4b00_0000;
 
 type Word<'k> = Value<'k, u32>;
@@ -54,7 +54,7 @@ enum Stored {
 }
 
 impl Stored {
-    /// How rows of `width` elements of this type are stored, where they are read as they are.
+    /// The storage of rows of `width` elements of this type, if they are read directly.
     fn of(dtype: DType, width: usize) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Self::F32),
@@ -75,8 +75,8 @@ impl Stored {
     }
 }
 
-/// Rows of keys or of values, and which elements of them a lane has: pieces of a few neighbours, as far apart as all lanes that
-/// share a row have together.
+/// Rows of keys or of values, and the elements of a lane: pieces of a few neighbours, at distances that all lanes of a
+/// row cover together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Rows {
     stored: Stored,
@@ -98,17 +98,17 @@ impl Rows {
         self.width / self.piece()
     }
 
-    /// Lanes that share a row.
+    /// Number of lanes that share a row.
     fn lanes(self) -> u32 {
         self.pieces().next_power_of_two().min(WARP)
     }
 
-    /// Pieces of a row that a lane has.
+    /// Pieces of a row per lane.
     fn each(self) -> u32 {
         self.pieces().div_ceil(self.lanes())
     }
 
-    /// Elements of a row that a lane has.
+    /// Elements of a row per lane.
     fn elements(self) -> u32 {
         self.each() * self.piece()
     }
@@ -122,8 +122,7 @@ impl Rows {
         }
     }
 
-    /// The elements of a row that begins at byte `first` of `data` which lane `sub` of those that share it has, zeros where
-    /// there is no row or element.
+    /// The elements of lane `sub` in the row that begins at byte `first` of `data`; zeros for missing rows or elements.
     fn load<'k>(
         self,
         k: &'k Builder,
@@ -158,8 +157,8 @@ impl Rows {
     }
 }
 
-/// Eight elements of a row of blocks of Q8_0, the `number`th eight. Blocks are 34 bytes and begin at the lower or the upper half
-/// of a word, the scale first.
+/// The `number`th eight elements of a row of Q8_0 blocks. Blocks have 34 bytes and begin at the lower or the upper half
+/// of a word, with the scale.
 fn of_block<'k>(
     k: &'k Builder,
     data: Pointer<'k, Global, u32>,
@@ -172,19 +171,19 @@ fn of_block<'k>(
     let scale = k.ld_if(there, data.index_wide(block >> 2), 0u32);
     let scale = k.halves::<F16>(k.selp(scale >> 16, scale, upper))[0];
     let scale = k.cvt_f32(scale);
-    // Behind the scale: in the upper half of a word where the block begins in the lower one.
+    // After the scale: in the upper half of a word if the block begins in the lower one.
     let first = data.index_wide((block + 2u64) >> 2).index((number & 3u32) * 2u32);
     let [a, b] = [0, 1].map(|i| k.ld_if(there, first.offset(i), 0u32));
     let c = k.ld_if(k.and(there, k.not(upper)), first.offset(2), 0u32);
     let selector = k.selp(0x3210u32, 0x5432, upper);
-    // With the sign turned over, bytes are 128 too great.
+    // Inverting the sign bit adds 128 to each byte.
     let words = [k.prmt(a, b, selector), k.prmt(b, c, selector)].map(|word| word ^ 0x8080_8080u32);
     let lifted = f32::from_bits(LIFTED) + 128.0;
     let integer = |word: Word<'k>, i: u32| k.bits_f32(k.prmt(word, LIFTED, 0x7650 | i)) - lifted;
     words.into_iter().flat_map(|word| (0..4).map(move |i| scale * integer(word, i))).collect()
 }
 
-/// What is added to scores, by its entries.
+/// The entries of the mask, which are added to scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MaskKind {
     Missing,
@@ -247,10 +246,10 @@ impl ScanAttention {
         let most = REGISTERS / keys.elements().max(values.elements()).max(1);
         let rows = extents.group.saturating_mul(extents.s);
         let wanted = rows.clamp(1, MOST_QUERIES as usize) as u32;
-        // The greatest power of two that there are registers for.
+        // The largest power of two that fits the registers.
         let mut queries = wanted.next_power_of_two().min(1 << most.ilog2());
-        // Fewer queries take a block less time. Each block reads the keys, but from the second-level cache, as long as all blocks
-        // run at once.
+        // A block with fewer queries takes less time. Each block reads the keys, but from the second-level cache if all
+        // blocks run at once.
         let steps = extents.batch.saturating_mul(extents.kv_heads).saturating_mul(extents.t.div_ceil(KEYS as usize));
         let blocks = |queries: u32| steps.saturating_mul(rows.div_ceil(queries as usize));
         while queries > 1 && blocks(queries / 2) <= 2 * multiprocessors as usize {
@@ -338,7 +337,7 @@ impl ScanAttention {
     }
 
     fn write(&self, k: &Builder) {
-        // As many as launches count on. Without a number ptxas may spill to hold more.
+        // As many as launches rely on. Without a number ptxas may spill to reach more.
         k.resident_blocks(RESIDENT as u32);
         let [q, keys, values, out] = ["q", "k", "v", "out"].map(|name| k.buffer::<u32>(name));
         let [positions, lengths, slopes, mask] =
@@ -367,7 +366,7 @@ impl ScanAttention {
         k.if_(k.lt(thread, self.queries), || {
             let row = first_row + thread;
             let (i, head) = (row % s, unit % heads * (rows / s) + row / s);
-            // One past the position, which is below 0 where the sequence has fewer keys than queries.
+            // One past the query's position, which is negative if the sequence has fewer keys than queries.
             let position = k.variable(length.get() + i - s);
             let after = k.variable(k.max(length.get() + i + 1u32, s) - s);
             k.if_(k.and(k.gt(positions_given, 0), k.lt(row, rows)), || {
@@ -376,7 +375,7 @@ impl ScanAttention {
                 after.set(k.max(at, at + 1u32));
             });
             let end = k.selp(k.min(after, length), length, k.ne(causal, 0));
-            // Without a window the first key is 0; a query that is not there sees none.
+            // Without a window the first key is 0; a missing query sees none.
             let begin = k.min(after.get() - k.min(after, window), end);
             let end = k.selp(end, begin, k.lt(row, rows));
             let entry = k.mad(sequence, strides[0], k.mad(head, strides[1], i * strides[2]));
@@ -385,7 +384,7 @@ impl ScanAttention {
             k.st(shared.slopes.index(thread), k.bits_f32(slope));
         });
         k.bar_sync(0u32);
-        // The keys that any of the queries sees.
+        // The range of keys that any of the queries sees.
         let (begin, end) = (k.variable(u32::MAX), k.variable(0u32));
         for query in 0..self.queries {
             let [first, past] = k.ld_v::<_, _, 2>(shared.sights.offset(4 * query as i32));
@@ -393,7 +392,7 @@ impl ScanAttention {
             begin.set(k.min(begin, k.selp(first, u32::MAX, sees)));
             end.set(k.max(end, k.selp(past, 0, sees)));
         }
-        // Parts take steps in turns, so that they have as much to do where the keys that are seen are few of those that there are.
+        // Parts take steps in turns, so that they have equal work even if few keys are visible.
         let (part, parts) = (k.ctaid_y(), k.nctaid_y());
         let ahead = k.max(begin.get() / KEYS, part) - part;
         let start = (part + (ahead + parts - 1u32) / parts * parts) * KEYS;
@@ -404,7 +403,7 @@ impl ScanAttention {
         let elements = self.load_queries(k, q, k.mul_wide(unit, rows), first_row, rows, key_sub);
         let sums: Vec<Vec<Variable<'_, f32>>> =
             (0..self.queries).map(|_| (0..self.values.elements()).map(|_| k.variable(0.0f32)).collect()).collect();
-        // Each warp makes the weights of every fourth query.
+        // Each warp computes the weights of every fourth query.
         let states: Vec<_> = (0..self.queries).step_by(WARPS as usize).map(|first| (first, State::new(k))).collect();
         k.for_(start, end, parts * KEYS, |base| {
             let count = k.min(end - base, KEYS);
@@ -422,8 +421,8 @@ impl ScanAttention {
             k.bar_sync(0u32);
         });
 
-        // Of each part the sums of all queries, then of each part what they are relative to and the total of the weights, which is
-        // below zero where a query sees no key.
+        // For each part the sums of all queries, then for each part their reference scores and the totals of the
+        // weights, which are negative for a query that sees no key.
         let row = k.mad_wide(k.ctaid_y(), total, k.cvt_u64(k.mad(unit, rows, first_row)));
         let weights = k.mul_wide(parts, total) * u64::from(self.values.width);
         let out = out.cast::<f32>();
@@ -434,14 +433,14 @@ impl ScanAttention {
             k.if_(k.and(there, k.eq(lane, 0)), || {
                 let weights = out.index_wide(weights + (row + k.cvt_u64(query)) * 2u64);
                 let total = k.selp(state.total.get(), -1.0, k.ne(state.seen, 0));
-                // Where sums are an odd number they are not aligned as a pair.
+                // With an odd number of sums they are not aligned as a pair.
                 k.st(weights, state.greatest);
                 k.st(weights.offset(1), total);
             });
         }
     }
 
-    /// The elements of each query that this lane multiplies with those of keys.
+    /// The elements of each query that this lane multiplies with the keys.
     fn load_queries<'k>(
         &self,
         k: &'k Builder,
@@ -472,7 +471,7 @@ impl ScanAttention {
         (0..self.queries).map(load).collect()
     }
 
-    /// Scores of a step: products, not scaled yet.
+    /// The unscaled products of a step.
     fn score<'k>(
         &self,
         k: &'k Builder,
@@ -487,7 +486,7 @@ impl ScanAttention {
         let (sub, group) = (k.tid_x() % lanes, k.tid_x() / lanes);
         let apart = BLOCK / lanes;
         let at_once = AT_ONCE.min(KEYS / apart);
-        // All lanes of a warp take as many turns, for their sums are added up together.
+        // All lanes of a warp run the same number of iterations, because their sums are combined.
         k.for_(0u32, count, apart * at_once, |first| {
             let read = |i: u32| {
                 let j = first + group + i * apart;
@@ -511,14 +510,15 @@ impl ScanAttention {
             for (i, product) in (0..).zip(products) {
                 let number = number + i;
                 let j = first + group + number / self.queries * apart;
-                // Lanes that differ in the last bits have the same.
+                // Lanes that differ in the last bits have equal sums.
                 let mine = k.and(k.eq(sub & (lanes / whole - 1), 0), k.lt(j, count));
                 k.st_if(mine, shared.scores.index(k.mad(number % self.queries, KEYS, j)), product);
             }
         });
     }
 
-    /// One step of the online softmax of a query, by a warp: scores become weights, or -1 where it does not see the key.
+    /// One step of the online softmax of a query, by a warp: scores become weights, or -1 for keys that it does not
+    /// see.
     fn weigh<'k>(
         &self,
         k: &'k Builder,
@@ -558,7 +558,7 @@ impl ScanAttention {
         let greatest = team::tree(seen, |a, b| maximum(self.target, a, b)).unwrap_or(lowest);
         let greatest = team::butterfly(greatest, WARP, |a, b| maximum(self.target, a, b));
         let now = maximum(self.target, before, greatest);
-        // From scores of -∞ alone nothing is taken away: their weights are 0, and so is the sum of these.
+        // If all scores are -∞, nothing is subtracted: the weights are 0, and so is their sum.
         let origin = k.selp(0.0, now, k.eq(now, f32::NEG_INFINITY));
         let kept = math::exp(before - origin);
         let mut weights = Vec::new();
@@ -620,7 +620,7 @@ impl ScanAttention {
                 for (j, there, value) in read {
                     for (query, sums) in (0..).zip(sums) {
                         let weight = k.ld_if(there, shared.scores.offset((query * KEYS) as i32).index(j), 0.0);
-                        // A key that a query does not see must not reach it even as zero times infinity.
+                        // A key that a query does not see must not affect it, not even as zero times infinity.
                         let hidden = k.lt(weight, 0.0);
                         for (sum, &value) in sums.iter().zip(&value) {
                             let added = k.fma(weight, value, *sum);
@@ -633,7 +633,7 @@ impl ScanAttention {
         k.if_else(k.ne(holes, 0), || add(true), || add(false));
     }
 
-    /// Adds up the sums of the threads that have the same elements, and writes them.
+    /// Combines the sums of the threads with the same elements, and writes them.
     fn store_sums<'k>(
         &self,
         k: &'k Builder,
@@ -675,8 +675,9 @@ impl ScanAttention {
     }
 }
 
-/// Adds up each of some values, a power of two, over the lanes that share a row, a power of two: lane `sub` of these gets the sums
-/// from the returned number on. At each step half of the lanes take half of what there is, so that few values are exchanged.
+/// Reduces each of some values, a power of two of them, over the lanes that share a row, also a power of two: lane
+/// `sub` gets the sums beginning with the returned number. At each step half of the lanes take half of the values, so
+/// that few are exchanged.
 fn shared_out<'k>(k: &'k Builder, sub: Word<'k>, lanes: u32, mut values: Vec<F32<'k>>) -> (Word<'k>, Vec<F32<'k>>) {
     let exchange = |value: F32<'k>, mask: u32| k.shfl_bfly(value, mask, WARP - 1, u32::MAX);
     let mut first = k.constant(0u32);
@@ -699,14 +700,15 @@ fn shared_out<'k>(k: &'k Builder, sub: Word<'k>, lanes: u32, mut values: Vec<F32
     (first, values)
 }
 
-/// What the threads of a block know of its queries, and the scores or weights of a step.
+/// The shared state of a block's queries, and the scores or weights of a step.
 struct Queries<'k> {
-    /// Four words each: the first key that it sees, one past the last, its position, the place of its entry of the mask for key 0.
+    /// Four words each: the first key that it sees, one past the last, its position, the index of its mask entry for
+    /// key 0.
     sights: Pointer<'k, Shared, u32>,
     slopes: Pointer<'k, Shared, f32>,
-    /// What earlier sums are multiplied by.
+    /// The factors of earlier sums.
     kept: Pointer<'k, Shared, f32>,
-    /// Whether it does not see a key of this step.
+    /// Whether it does not see some key of this step.
     holes: Pointer<'k, Shared, u32>,
     scores: Pointer<'k, Shared, f32>,
 }
@@ -724,7 +726,7 @@ impl<'k> Queries<'k> {
     }
 }
 
-/// What the warp of a query knows of it so far.
+/// The state of a query in its warp.
 struct State<'k> {
     /// The greatest score.
     greatest: Variable<'k, f32>,
@@ -744,12 +746,12 @@ impl<'k> State<'k> {
 struct Entries<'k> {
     mask: Pointer<'k, Global, u32>,
     kind: Word<'k>,
-    /// From key to key.
+    /// Distance between keys.
     stride: Word<'k>,
 }
 
 impl<'k> Entries<'k> {
-    /// What an entry adds to a score.
+    /// The number that an entry adds to a score.
     fn load(&self, k: &'k Builder, at: Word<'k>) -> F32<'k> {
         let added = k.variable(0.0f32);
         k.if_else(

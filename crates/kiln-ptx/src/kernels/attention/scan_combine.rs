@@ -12,9 +12,9 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Targe
 const BLOCK: u32 = 128;
 /// Parts that a thread reads at once.
 const AT_ONCE: u32 = 4;
-/// Parts that each thread goes through by itself.
+/// Maximum parts for which each thread processes all of them.
 const FEW_PARTS: u32 = 32;
-/// Queries at most.
+/// Maximum queries.
 const MOST: u64 = 1 << 31;
 
 type Word<'k> = Value<'k, u32>;
@@ -54,7 +54,7 @@ impl ScanCombine {
         let row = k.ctaid_x();
         let sink = k.ld_if(k.gt(sinks_given, 0), sinks.index(row / s % heads), f32::NEG_INFINITY);
 
-        // Few parts are added up by each thread for itself.
+        // Few parts are combined by each thread separately.
         k.if_else(
             k.le(parts, FEW_PARTS),
             || self.add_few(k, [sums, out.index_wide(k.mul_wide(row, width))], [row, rows, parts, width], sink),
@@ -62,7 +62,7 @@ impl ScanCombine {
         );
     }
 
-    /// Where a part has what its sums are relative to and the total of its weights.
+    /// The reference score of a part's sums and the total of its weights.
     fn of_part<'k>(
         k: &'k Builder,
         sums: Pointer<'k, Global, f32>,
@@ -73,7 +73,7 @@ impl ScanCombine {
         weights.index_wide(k.mad_wide(part, rows, k.cvt_u64(row)) * 2u64)
     }
 
-    /// Of a few parts: each thread finds the weights of parts by itself.
+    /// For few parts: each thread computes the weights of all parts.
     fn add_few<'k>(
         &self,
         k: &'k Builder,
@@ -111,7 +111,7 @@ impl ScanCombine {
         });
     }
 
-    /// Of many parts: threads share what there is to find.
+    /// For many parts: threads share the computation of the weights.
     fn add_many<'k>(
         &self,
         k: &'k Builder,
@@ -126,7 +126,7 @@ impl ScanCombine {
         let sees = k.variable(0.0f32);
         k.for_(thread, parts, BLOCK, |part| {
             let (of_part, total) = (k.ld(of_part(part)), k.ld(of_part(part).offset(1)));
-            // A total that is no number belongs to a part that is seen.
+            // A NaN total belongs to a visible part.
             let hidden = k.lt(total, 0.0);
             greatest.set(maximum(self.target, greatest.get(), k.selp(f32::NEG_INFINITY, of_part, hidden)));
             sees.set(k.selp(sees.get(), 1.0, hidden));

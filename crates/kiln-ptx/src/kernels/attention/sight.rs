@@ -8,7 +8,7 @@ use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::team;
 use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Running};
 
-/// Rows of a block of threads, and of what the least and the most are written for.
+/// Rows of a block, and of each stored minimum and maximum.
 const ROWS: u32 = Running::ROWS;
 
 /// Counts the keys that causal queries see: `min(length, position + 1)`, or without positions `min(length, length - s + i + 1)` of
@@ -69,7 +69,7 @@ impl CausalSight {
         let row = block * ROWS + thread + rows - blocks * ROWS;
         let row = k.selp(0u32, row, k.lt(k.bits_s32(row), 0));
         let i = row % s;
-        // None where the sequence has fewer keys than queries.
+        // Zero if the sequence has fewer keys than queries.
         let seen = k.variable(k.max(length.get() + i + 1u32, s) - s);
         k.if_(k.gt(positions_given, 0), || {
             let at = k.ld(positions.index((sequence * s + i) % positions_given));
@@ -78,7 +78,7 @@ impl CausalSight {
         let seen = k.min(seen, length);
         let counts = out.index_wide(k.mul_wide(k.nctaid_y(), blocks) * 2u64);
         k.st_if(k.lt(row, s), counts.index_wide(k.mad_wide(sequence, s, k.cvt_u64(i))), seen);
-        // Both bounds in a number: the least as what is missing to the most that there can be.
+        // Both bounds in one number: the minimum as its difference from the largest word.
         let both = k.join(k.constant(u32::MAX) - seen, seen);
         let larger = |a, b| {
             let ([a, b], [c, d]) = (k.split(a), k.split(b));

@@ -6,18 +6,18 @@ use crate::kernels::math::F32;
 use crate::kernels::team::{WARP, tree};
 use crate::{Builder, PtxType, Value, Variable};
 
-/// Weights in f16 are 2¹⁵ times as large as others, so that what is below 2⁻¹⁴ of the greatest keeps its bits.
+/// Weights in f16 are scaled by 2¹⁵, so that weights below 2⁻¹⁴ of the greatest keep their bits.
 const RAISED: f32 = 15.0;
 
-/// Greatest scores, in units of ln 2, from which on rounding one would show in weights, or make them vanish: it is then taken
-/// away from the others before they are scaled, which takes an instruction more for each.
+/// Greatest scores, in units of ln 2, from which rounding one would affect weights, or make them vanish: it is then
+/// subtracted from the others before they are scaled, which takes an additional instruction for each.
 const LARGE: f32 = (1 << 20) as f32;
 
-/// What the four lanes that share a row know of it so far.
+/// The softmax state of the four lanes that share a row.
 pub(super) struct OnlineSoftmax<'k> {
     /// The greatest score.
     greatest: Variable<'k, f32>,
-    /// The sum of the weights that this lane has seen, relative to it.
+    /// The sum of this lane's weights relative to it.
     total: Variable<'k, f32>,
 }
 
@@ -26,14 +26,14 @@ impl<'k> OnlineSoftmax<'k> {
         Self { greatest: k.variable(f32::NEG_INFINITY), total: k.variable(0.0f32) }
     }
 
-    /// No score so far.
+    /// Resets the state.
     pub(super) fn clear(&self) {
         self.greatest.set(f32::NEG_INFINITY);
         self.total.set(0.0);
     }
 
-    /// The weights of further scores, to be rounded to `ty`, and what everything that was added up before is to be multiplied
-    /// by. `scale` is in units of ln 2.
+    /// The weights of further scores, to be rounded to `ty`, and the factor of all earlier sums. `scale` is in units of
+    /// ln 2.
     pub(super) fn weigh(
         &self,
         k: &'k Builder,
@@ -45,7 +45,7 @@ impl<'k> OnlineSoftmax<'k> {
         let greatest = tree(scores.to_vec(), |a, b| k.max(a, b)).map_or(before, |greatest| k.max(before, greatest));
         let greatest = quad(k, greatest, |a, b| k.max(a, b));
         self.greatest.set(greatest);
-        // From scores of -∞ alone nothing is taken away: their weights are 0.
+        // If all scores are -∞, nothing is subtracted: the weights are 0.
         let origin = k.selp(0.0, greatest, k.eq(greatest, f32::NEG_INFINITY));
         let kept = k.ex2((before - origin) * scale);
         let product = origin * scale;
@@ -77,7 +77,7 @@ impl<'k> OnlineSoftmax<'k> {
 /// The factor of scores whose weights are powers of two.
 ///
 /// # Errors
-/// [`Error::Parameter`] for one that turns the order of scores around, or that is not finite.
+/// [`Error::Parameter`] for a scale that reverses the order of scores, or is not finite.
 pub(super) fn base_2(scale: f32) -> Result<f32> {
     let factor = scale * std::f32::consts::LOG2_E;
     if factor.is_finite() && factor > 0.0 {

@@ -7,11 +7,11 @@ use crate::{Panels, PtxType};
 
 /// Rows of a product.
 const ROWS: u32 = 16;
-/// Keys and values lie in this many places, so that the next are copied while these are used.
+/// Number of buffers for keys and values, so that the next ones are copied while these are used.
 pub(super) const STAGES: u32 = 2;
-/// Shared memory that a block has at most, on devices that have little.
+/// Maximum shared memory of a block, on devices that have little.
 const SHARED: u32 = 99 << 10;
-/// Registers of f32 that a thread may hold in fragments: what is left of 255 is for addresses, operands and sums of weights.
+/// f32 registers of a thread for fragments: the rest of 255 is for addresses, operands and sums of weights.
 const REGISTERS: u32 = 208;
 
 /// The queries of a block and the keys that it takes at a time. Where a warp has 32 queries of 80 elements or more, 32 of 64
@@ -49,9 +49,9 @@ impl FlashTile {
         Self { warps: 4, blocks, keys }
     }
 
-    /// Whether shared memory and registers hold it for rows of `width` elements, and its threads copy whole rows.
+    /// Whether shared memory and registers suffice for rows of `width` elements, and its threads copy whole rows.
     pub(super) fn holds(self, width: u32) -> bool {
-        // Of the pieces of a row in its last panel.
+        // Pieces of a row in its last panel.
         let pieces = match width / 8 % 8 {
             0 => 8,
             rest => rest,
@@ -65,7 +65,7 @@ impl FlashTile {
         self.blocks * (width + self.keys) / 2
     }
 
-    /// Whether there are registers to keep the queries in; else they are read again for every tile of keys.
+    /// Whether there are registers to keep the queries; otherwise they are read again for every tile of keys.
     pub(super) fn keeps_queries(self, width: u32) -> bool {
         self.fragments(width) + self.blocks * width / 4 <= REGISTERS
     }
@@ -74,7 +74,7 @@ impl FlashTile {
         self.panels(self.rows(), width).bytes() + 2 * STAGES * self.panels(self.keys, width).bytes()
     }
 
-    /// This many rows of numbers of 16 bits in shared memory.
+    /// This many rows of 16-bit numbers in shared memory.
     pub(super) fn panels(self, rows: u32, width: u32) -> Panels {
         const PANEL: u32 = 64;
         Panels::new(PtxType::F16, rows, width.next_multiple_of(PANEL))

@@ -37,11 +37,11 @@ const ROWS: u32 = Running::ROWS;
 const WARP_ROWS: u32 = 16;
 /// Columns of a panel.
 const PANEL: u32 = 64;
-/// Tiles of keys, and of values, in shared memory at a time.
+/// Buffers for tiles of keys and of values in shared memory.
 const STAGES: u32 = 2;
-/// Bytes of keys and values that full attention goes through at a time: a third of the second-level cache of an H200.
+/// Bytes of keys and values that full attention processes at a time: a third of the second-level cache of an H200.
 const CACHED: u64 = 16 << 20;
-/// In place of a head: none so far.
+/// Marks the absence of a head.
 const NONE: u32 = u32::MAX;
 
 type Word<'k> = Value<'k, u32>;
@@ -56,7 +56,7 @@ pub struct WarpGroupAttention {
     /// Elements of a row.
     d: u32,
     causal: bool,
-    /// Whether how many keys causal queries see is read.
+    /// Whether the number of keys that causal queries see is an operand.
     reads_sight: bool,
 }
 
@@ -88,7 +88,7 @@ impl WarpGroupAttention {
         rows.div_ceil(self.rows() as usize).saturating_mul(self.groups() as usize)
     }
 
-    /// Elements of a row in shared memory: whole panels, as many as there are products for.
+    /// Elements of a row in shared memory: whole panels that the products support.
     fn width(&self) -> u32 {
         self.d.next_multiple_of(PANEL).next_power_of_two()
     }
@@ -98,7 +98,7 @@ impl WarpGroupAttention {
         if self.width() == 64 { 3 } else { 2 }
     }
 
-    /// Registers of a thread that brings, and of those that multiply.
+    /// Registers of a copying thread, and of the multiplying ones.
     fn registers(&self) -> [u32; 2] {
         if self.groups() == 3 { [32, 160] } else { [24, 240] }
     }
@@ -108,8 +108,8 @@ impl WarpGroupAttention {
         ROWS * self.groups()
     }
 
-    /// Keys at a time. Measured on an H200: the more, the better, but not for short causal attention, which goes through a mask
-    /// where it need not.
+    /// Keys at a time. Measured on an H200: more are faster, except for short causal attention, which then evaluates
+    /// unnecessary masks.
     fn keys(&self) -> u32 {
         match self.width() {
             128 if !self.causal => 176,
@@ -118,9 +118,9 @@ impl WarpGroupAttention {
         }
     }
 
-    /// Heads that are gone through together, at most, so that most of their keys and values come from the second-level cache,
-    /// measured on an H200. Full attention: as many as fit there. Causal attention: the more, the less blocks wait for one another
-    /// in the end, so only that two or four tiles of a head are worked on at once.
+    /// Maximum number of heads that are processed together, so that most of their keys and values come from the
+    /// second-level cache, measured on an H200. Full attention: as many as fit there. Causal attention: more heads
+    /// reduce the waiting of blocks at the end, so only two or four tiles of a head are in progress at once.
     fn together(&self, keys: u32, multiprocessors: u32) -> u32 {
         let of_head = 2 * u64::from(keys) * u64::from(self.d * self.input.bytes());
         match (self.causal, self.width()) {
@@ -193,7 +193,7 @@ impl WarpGroupAttention {
 
         // Queries, keys and values.
         let panels = [ROWS, self.keys(), self.keys()].map(|rows| self.panels(rows));
-        // Every warp group has a stage of queries of its own, which it gives back when it has done with them.
+        // Every warp group has its own stage of queries, which it releases when it has finished with them.
         let stages = [self.groups(), STAGES, STAGES];
         let at = [0, 1, 2].map(|i: usize| k.shared_bytes(stages[i] * panels[i].bytes(), Panels::ALIGN));
         let pipelines = stages.map(|stages| k.pipeline(stages));
@@ -222,7 +222,7 @@ impl WarpGroupAttention {
 
     /// Runs `body` for every tile of the block.
     fn each_tile<'k>(&self, k: &'k Builder, problem: &Problem<'k>, body: impl FnOnce(Tile<'k>)) {
-        // Forwards, then backwards: who had the longest of some tiles gets the shortest of the next.
+        // Alternates the direction: the block with the longest of some tiles gets the shortest of the next.
         let place = k.variable(k.ctaid_x());
         k.for_(0u32, problem.units, k.nctaid_x(), |first| {
             let unit = first + place.get();
@@ -239,17 +239,17 @@ impl WarpGroupAttention {
         let number = unit % of_heads;
         let head = first_head + number % here;
         let number = number / here;
-        // Causal queries at the end see the most keys.
+        // The last causal queries see the most keys.
         let number = if self.causal { tiles - 1 - number } else { number };
         let first = number * self.rows();
-        // Of causal tiles the first is the one that is not whole: what it lacks are rows that would see few keys.
+        // For causal attention the partial tile is the first: its missing rows would see few keys.
         let first = if self.causal { first - (tiles * self.rows() - rows) } else { first };
         let [last, whole] = self.seen(k, problem, head, first, self.groups());
         Tile { head, first, last, whole }
     }
 
-    /// Of the rows of `groups` warp groups from this one on: the number of the last tile of keys that some row sees, and how many
-    /// before that one, the first ones, every row sees whole. What lies before the first row counts as that one.
+    /// For the rows of `groups` warp groups from this one on: the number of the last tile of keys that some row sees,
+    /// and how many tiles before that one every row sees whole. Rows before the first count as the first.
     fn seen<'k>(
         &self,
         k: &'k Builder,
@@ -278,7 +278,7 @@ impl WarpGroupAttention {
         [last, k.min(least / self.keys(), last)]
     }
 
-    /// Brings the tiles of queries, keys and values in the order in which they are used.
+    /// Copies the tiles of queries, keys and values in the order of their use.
     fn produce<'k>(
         &self,
         k: &'k Builder,
@@ -326,7 +326,7 @@ impl WarpGroupAttention {
         [thread, warp]: [Word<'k>; 2],
     ) {
         let (lane, group) = (thread & 31, (warp >> 2) - 1);
-        // Two warp groups find a rhythm of their own, three do not: measured on an H200.
+        // Two warp groups alternate by themselves, three do not: measured on an H200.
         let turns = (self.groups() > 2).then(|| Turns { k, group, groups: self.groups() });
         turns.iter().for_each(Turns::begin);
         let input = |ring: Ring<'k>| Input { k, ring, lane, consumer: ring.pipeline.consumer(k) };
@@ -338,10 +338,10 @@ impl WarpGroupAttention {
         let softmax = [0, 1].map(|_| OnlineSoftmax::new(k));
         let weights: Vec<Variable<'k, u32>> = (0..self.keys() / 4).map(|_| k.variable(0u32)).collect();
         let mut sums = k.sums(1, self.width());
-        // The head and the row of the tile that is being worked on.
+        // The head and the row of the current tile.
         let of_tile = [0, 1].map(|_| k.variable(NONE));
 
-        // Begins the products of the queries and of keys.
+        // Starts the products of the queries and keys.
         let begin_scores = |stage: Word<'k>| {
             let scores = k.sums(1, self.keys()).start();
             let keys = keys.operand(stage, false);
@@ -356,7 +356,7 @@ impl WarpGroupAttention {
             });
             scores
         };
-        // Begins to add the products of the weights and of values.
+        // Starts adding the products of the weights and values.
         let begin_adding = |adding: &Running<'k>, stage: Word<'k>| {
             let values = values.operand(stage, true);
             adding.group(|| {
@@ -368,12 +368,12 @@ impl WarpGroupAttention {
                 }
             });
         };
-        // Says of a tile of keys that its products are done, and of the queries after those with the first keys, the last ones.
+        // Releases a tile of keys after its products, and the queries after their last products.
         let release_scores = |stage: Word<'k>, number: Word<'k>| {
             keys.release(stage);
             k.if_(k.eq(number, 0), || queries.release(k.constant(0u32)));
         };
-        // Weights of the scores of a tile of keys, and what to scale by what was added up before.
+        // The weights of the scores of a tile of keys, and the factors of earlier sums.
         let weigh = |scores: Sums<'k>, [head, row]: [Word<'k>; 2], number: Word<'k>, masked: bool| {
             let mut scores: [Scores<'k>; 1] = [scores.values(0).as_chunks::<4>().0.to_vec()];
             if masked {
@@ -393,19 +393,19 @@ impl WarpGroupAttention {
             let [(upper, kept), (lower, kept_lower)] = [0, 1].map(of_row);
             ([upper, lower], [kept, kept_lower])
         };
-        // What is held of 8 columns of scores, and of the next 8, is what is held of an operand of 16.
+        // The registers of 8 columns of scores, and of the next 8, form an operand of 16 columns.
         let keep = |[upper, lower]: [Vec<F32<'k>>; 2]| {
             let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
             let packed = pairs.flat_map(|(&upper, &lower)| [upper, lower]).map(|pair| pack(k, self.input, pair));
             weights.iter().zip(packed).for_each(|(to, pair)| to.set(pair));
         };
-        // Stores the results of the tile that was worked on, given what its weights add up to.
+        // Stores the results of the finished tile, given the totals of its weights.
         let store_sums = |sums: &Sums<'k>, totals: [F32<'k>; 2]| {
             let [head, row] = of_tile.map(Variable::get);
             let sums = sums.values(0);
             for (i, total) in totals.into_iter().enumerate() {
                 let (row, share) = (row + 8 * i as u32, k.rcp(total));
-                // Counts may be zero: a query that sees no key has no weights, and gives zeros.
+                // Counts may be zero: a query that sees no key has no weights, and its result is zero.
                 let share = if self.reads_sight { k.selp(0.0, share, k.eq(total, 0.0)) } else { share };
                 let words =
                     k.mad_wide(head, problem.rows, k.cvt_u64(row)) * u64::from(self.d * self.output.bytes() / 4);
@@ -422,8 +422,8 @@ impl WarpGroupAttention {
 
         self.each_tile(k, problem, |Tile { head, first, last: last_of_tile, whole }| {
             let row = first + row_in_tile;
-            // Of causal attention a warp group leaves out the last keys where its own rows see none of them. It leaves out one
-            // tile at most: behind two, others would wait for the stage of the values that it has not multiplied yet.
+            // In causal attention a warp group omits the last keys if its own rows see none of them. It omits at most
+            // one tile: beyond two, others would wait for the stage of the values that it has not multiplied yet.
             let (last, whole, leaves_out) = if self.causal {
                 let [last, whole] = self.seen(k, problem, head, first + group * ROWS, 1);
                 let last = k.max(last + 1, last_of_tile) - 1;
@@ -496,12 +496,12 @@ impl WarpGroupAttention {
     }
 }
 
-/// What a launch says.
+/// The parameters of a launch.
 struct Problem<'k> {
     rows: Word<'k>,
     s: Word<'k>,
     t: Word<'k>,
-    /// Tiles of queries of a head, heads, and those that are gone through together; tiles of all heads.
+    /// Tiles of queries of a head, heads, and heads that are processed together; tiles of all heads.
     tiles: Word<'k>,
     heads: Word<'k>,
     together: Word<'k>,
@@ -509,19 +509,19 @@ struct Problem<'k> {
     sight: Option<Sight<'k>>,
 }
 
-/// How many keys queries see, as it was counted.
+/// How many keys queries see, as computed by another kernel.
 #[derive(Clone, Copy)]
 struct Sight<'k> {
-    /// Of each query of each sequence.
+    /// For each query of each sequence.
     counts: Pointer<'k, Global, u32>,
-    /// The least and the greatest of each 64 rows.
+    /// The minimum and maximum of every 64 rows.
     bounds: Pointer<'k, Global, u32>,
-    /// Heads of keys of a sequence.
+    /// Key heads of a sequence.
     kv_heads: Word<'k>,
 }
 
 impl<'k> Sight<'k> {
-    /// Of a row, or of the one that takes its place where it lies before the first or behind the last.
+    /// The count of a row, or of the nearest row if it is before the first or after the last.
     fn of_row(&self, k: &'k Builder, problem: &Problem<'k>, head: Word<'k>, row: Word<'k>) -> Word<'k> {
         let there = k.lt(row, problem.rows);
         let query = k.selp(row % problem.s, 0u32, there);
@@ -529,18 +529,18 @@ impl<'k> Sight<'k> {
     }
 }
 
-/// Some queries that share keys.
+/// A tile of queries that share keys.
 struct Tile<'k> {
     head: Word<'k>,
     /// The first row.
     first: Word<'k>,
     /// The number of the last tile of keys that some row sees.
     last: Word<'k>,
-    /// How many before that one, the first ones, every row sees whole.
+    /// How many tiles before that one every row sees whole.
     whole: Word<'k>,
 }
 
-/// Tiles in shared memory.
+/// A ring of tiles in shared memory.
 #[derive(Clone, Copy)]
 struct Ring<'k> {
     panels: Panels,
@@ -548,7 +548,7 @@ struct Ring<'k> {
     pipeline: Pipeline<'k>,
 }
 
-/// Tiles as a warp takes them.
+/// The tiles as a warp consumes them.
 struct Input<'k> {
     k: &'k Builder,
     ring: Ring<'k>,
@@ -557,7 +557,7 @@ struct Input<'k> {
 }
 
 impl<'k> Ring<'k> {
-    /// The ring of one stage of this one alone.
+    /// A ring of one stage of this ring.
     fn of_stage(self, stage: Word<'k>) -> Self {
         let at = self.at.byte_index(stage * self.panels.bytes());
         Self { at, pipeline: self.pipeline.of_stage(stage), ..self }
@@ -565,14 +565,14 @@ impl<'k> Ring<'k> {
 }
 
 impl<'k> Input<'k> {
-    /// Waits for the next tile, and returns the stage that it lies in.
+    /// Waits for the next tile, and returns its stage.
     fn acquire(&self) -> Word<'k> {
         let stage = self.consumer.acquire(self.k);
         self.consumer.advance(self.k);
         stage
     }
 
-    /// Says that the warp has done with a tile.
+    /// Releases a tile after use by the warp.
     fn release(&self, stage: Word<'k>) {
         self.k.if_(self.k.eq(self.lane, 0), || self.consumer.release(self.k, stage));
     }
@@ -583,16 +583,16 @@ impl<'k> Input<'k> {
     }
 }
 
-/// The order in which warp groups begin products: one after the other, the first again behind the last.
+/// The order in which warp groups start products: in turns.
 struct Turns<'k> {
     k: &'k Builder,
-    /// Which warp group this is, and of how many.
+    /// The index of this warp group, and their number.
     group: Word<'k>,
     groups: u32,
 }
 
 impl<'k> Turns<'k> {
-    /// Threads that meet at a barrier: those that wait for their turn, and those that pass it.
+    /// Threads that meet at a barrier: those that wait for their turn, and those that pass it on.
     const MEET: u32 = 2 * GROUP;
 
     /// Gives the first warp group its first turn.
@@ -611,7 +611,7 @@ impl<'k> Turns<'k> {
         k.bar_arrive(next + 1, Self::MEET);
     }
 
-    /// Waits for what was passed last.
+    /// Waits for the last turn passed on.
     fn end(&self) {
         let k = self.k;
         k.if_(k.eq(self.group, 0), || k.bar_sync_some(1u32, Self::MEET));

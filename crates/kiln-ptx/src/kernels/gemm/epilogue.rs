@@ -47,7 +47,7 @@ impl Epilogue {
         self.bias
     }
 
-    /// What a name says of it.
+    /// Its suffix in kernel names.
     pub(super) fn suffix(self) -> String {
         let parts = [self.adds.then_some("adds"), self.bias.then_some("bias"), self.activation.map(|kind| kind.name())];
         parts.into_iter().flatten().map(|part| format!("_{part}")).collect()
@@ -69,15 +69,15 @@ pub(super) struct Finish<'k> {
 /// A matrix of one of three types in global memory.
 #[derive(Clone, Copy)]
 pub(super) struct Elements<'k> {
-    /// Its first element; words, whatever the type.
+    /// Its first element, addressed as words for every type.
     pub(super) at: Pointer<'k, Global, u32>,
     pub(super) ty: PtxType,
-    /// Elements of a row, even where elements have 16 bits.
+    /// Elements of a row, which is even for 16-bit elements.
     pub(super) columns: Value<'k, u32>,
 }
 
 impl<'k> Elements<'k> {
-    /// Two elements beside one another; the column is even.
+    /// The address of two adjacent elements; the column is even.
     fn pair(&self, row: Value<'k, u32>, column: Value<'k, u32>) -> Pointer<'k, Global, u32> {
         let k = row.builder;
         let element = k.mad_wide(row, self.columns, k.cvt_u64(column));
@@ -85,7 +85,7 @@ impl<'k> Elements<'k> {
         self.at.index_wide(k.shr(element, shift))
     }
 
-    /// Two elements beside one another where `p`.
+    /// Loads two adjacent elements if `p`.
     fn load(&self, p: Value<'k, bool>, row: Value<'k, u32>, column: Value<'k, u32>) -> [F32<'k>; 2] {
         let k = row.builder;
         let at = self.pair(row, column);
@@ -96,7 +96,7 @@ impl<'k> Elements<'k> {
         }
     }
 
-    /// Stores two elements beside one another where `p`.
+    /// Stores two adjacent elements if `p`.
     pub(super) fn store(&self, p: Value<'k, bool>, row: Value<'k, u32>, column: Value<'k, u32>, values: [F32<'k>; 2]) {
         let k = row.builder;
         let at = self.pair(row, column);
@@ -108,12 +108,12 @@ impl<'k> Elements<'k> {
 }
 
 impl<'k> Finish<'k> {
-    /// What is added to two columns beside one another of every row; `there`: whether the columns are.
+    /// The bias of two adjacent columns; `there` says whether they exist.
     pub(super) fn bias(&self, there: Value<'k, bool>, column: Value<'k, u32>) -> Option<[F32<'k>; 2]> {
         self.bias.map(|bias| column.builder.ld_v_if::<_, _, 2>(there, bias.index(column), 0.0f32))
     }
 
-    /// Two elements of C beside one another; `there`: whether they are in C.
+    /// Applies the epilogue to two adjacent elements of C; `there` says whether they exist.
     pub(super) fn apply(
         &self,
         there: Value<'k, bool>,
@@ -137,7 +137,7 @@ impl<'k> Finish<'k> {
     }
 }
 
-/// A predicate that holds, of any value: instructions take no constant there.
+/// A predicate that is true, derived from any value, because instructions take no constant predicate.
 pub(super) fn always<'k>(k: &'k Builder, any: impl Operand<u32>) -> Value<'k, bool> {
     k.ge(any, 0u32)
 }

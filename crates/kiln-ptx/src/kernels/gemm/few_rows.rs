@@ -21,9 +21,9 @@ const WEIGHTS: u32 = 4;
 const PIECE: u32 = 8;
 /// Elements of a row that the lanes of a block read at once.
 const STEP: u32 = BLOCK * PIECE;
-/// Rows of x at most.
+/// Maximum rows of x.
 const MOST_ROWS: u32 = 8;
-/// Extents at most: 32 bits count what the last piece reaches over.
+/// Maximum extents, so that the end of the last piece fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
 
 /// The product of up to eight rows of f32 with the transpose of a matrix of 16 bits.
@@ -63,7 +63,7 @@ impl FewRowsGemm {
         Ok(Launch { grid: [extent("blocks", n.div_ceil(WEIGHTS) as usize, MAX_GRID_X)?, 1, 1], arguments })
     }
 
-    /// Pieces of a row of W that a lane has on the way at once.
+    /// Pieces of a row of W that a lane loads at once.
     fn at_once(&self) -> u32 {
         if self.rows <= 2 { 2 } else { 1 }
     }
@@ -74,7 +74,7 @@ impl FewRowsGemm {
         let out = k.buffer::<f32>("out");
         let [m, n, depth] = ["m", "n", "depth"].map(|name| k.parameter::<u32>(name));
         let (thread, first) = (k.tid_x(), k.ctaid_x() * WEIGHTS);
-        // Rows that are not there are read as the last one, and not written.
+        // Missing rows are read as the last one, and not written.
         let rows_of_x: Vec<_> = (0..self.rows).map(|i| x.index_wide(k.mul_wide(k.min(m - 1, i), depth))).collect();
         let rows: Vec<_> =
             (0..WEIGHTS).map(|j| weights.index_wide(k.mul_wide(k.min(first + j, n - 1), depth >> 1))).collect();

@@ -20,15 +20,15 @@ use crate::kernels::team::WARP;
 use crate::operands::{Four, Groups};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Value, Variable};
 
-/// Products of a chain. A multiple of the depth of every tile.
+/// Products in a chain. A multiple of the depth of every tile.
 const CHAIN: u32 = 1024;
-/// Elements behind each row of a tile in shared memory.
+/// Padding elements after each row of a tile in shared memory.
 const PAD: u32 = 4;
 /// Elements of a vector in shared memory.
 const VECTOR: u32 = 4;
-/// Neighbours along k that lanes beside one another copy: 32 bytes, what memory is read in.
+/// Neighbours along k that adjacent lanes copy: 32 bytes, the unit of memory reads.
 const PIECE: u32 = 8;
-/// Extents at most: 32 bits count the elements from the first to the last that a thread copies of a tile.
+/// Maximum extents, so that the elements between a thread's first and last copy of a tile fit 32 bits.
 const MOST: u64 = 1 << 24;
 
 type Word<'k> = Value<'k, u32>;
@@ -38,14 +38,14 @@ type Word<'k> = Value<'k, u32>;
 pub struct MultistageTile {
     /// Warps of a block along rows and along columns.
     warps: [u32; 2],
-    /// Lanes of a warp, likewise.
+    /// Lanes of a warp along rows and along columns.
     lanes: [u32; 2],
     /// Rows and columns of a thread.
     thread: [u32; 2],
     /// Products of a stage.
     depth: u32,
     stages: u32,
-    /// Blocks that a multiprocessor is to hold.
+    /// Blocks that a multiprocessor must be able to run at once.
     resident: u32,
 }
 
@@ -60,14 +60,14 @@ impl MultistageTile {
         [Self::SQUARE, half, quarter, half.turned(), quarter.turned()]
     };
 
-    /// 64 elements of C a thread, which leaves four warps to each scheduler where there are blocks enough: with 128 elements and
-    /// two warps instructions are fewer and products slower, by 4 % on an H200.
+    /// 64 elements of C per thread, which leaves four warps to each scheduler if there are enough blocks: with 128
+    /// elements and two warps there are fewer instructions and products are slower, by 4 % on an H200.
     const fn new(warps: [u32; 2], lanes: [u32; 2], resident: u32) -> Self {
         Self { warps, lanes, thread: [8, 8], depth: 16, stages: 3, resident }
     }
 
-    /// About how many nanoseconds a warp for each scheduler of a multiprocessor takes for a stage where there are several of
-    /// them, and the stage where there is one block, on an H200.
+    /// Approximate nanoseconds per stage on an H200: of a warp for each scheduler of a multiprocessor if there are
+    /// several warps, and of the stage if there is one block.
     fn stage_time(self) -> [u64; 2] {
         let [height, width] = self.block();
         match height.min(width) {
@@ -77,7 +77,7 @@ impl MultistageTile {
         }
     }
 
-    /// With rows for columns.
+    /// With rows and columns exchanged.
     const fn turned(self) -> Self {
         let [warps, lanes] = [[self.warps[1], self.warps[0]], [self.lanes[1], self.lanes[0]]];
         Self { warps, lanes, ..self }
@@ -90,11 +90,11 @@ impl MultistageTile {
         tiles.saturating_mul(extents.batch as u64)
     }
 
-    /// About how many nanoseconds a product takes with k in this many parts.
+    /// Approximate nanoseconds of a product with k divided into this many parts.
     fn time(self, extents: MatmulExtents, parts: usize, multiprocessors: u32) -> u64 {
-        /// Until the first stage is there, and after the last.
+        /// The time before the first stage and after the last.
         const START: u64 = 3000;
-        /// Another launch, and bytes in a nanosecond that it reads and writes.
+        /// The time of another launch, and the bytes per nanosecond that it reads and writes.
         const ADDING: u64 = 2500;
         const BYTES: u64 = 5000;
         let [several, alone] = self.stage_time();
@@ -158,11 +158,11 @@ impl MultistageGemm {
     /// The tile, and in how many parts to cut k, that take the least time for these extents on a device of this many
     /// multiprocessors, by a count of waves of tiles and of stages. Its figures are those of an H200.
     pub fn for_extents(operation: Matmul, extents: MatmulExtents, multiprocessors: u32) -> (Self, usize) {
-        /// Parts at most.
+        /// Maximum number of parts.
         const PARTS: usize = 32;
-        /// Products of a part at least.
+        /// Minimum products of a part.
         const LEAST: usize = 64;
-        /// Tiles for each multiprocessor from which on a cut evens nothing out.
+        /// Minimum tiles per multiprocessor from which dividing k balances nothing.
         const MANY: u64 = 4;
         let mut best = (u64::MAX, MultistageTile::SQUARE, 1);
         for tile in MultistageTile::ALL {
@@ -175,7 +175,7 @@ impl MultistageGemm {
             }
         }
         let (_, tile, parts) = best;
-        // Parts are whole stages, so that the last ones may be empty.
+        // Parts are whole stages, so the last ones may be empty.
         let share = tile.share(extents.k, parts);
         (Self::new(operation, tile), extents.k.div_ceil(share).max(1))
     }
@@ -228,13 +228,13 @@ impl MultistageGemm {
             for bringing in bring(begin + stage * tile.depth, k.constant(stage * stage_bytes)) {
                 bringing.copy(0, 1);
             }
-            // A group for every stage, even one that is not there, so that their number tells which are.
+            // Commits a group for every stage, even a missing one, so that the count identifies completed ones.
             k.cp_async_commit_group::<u32>();
         }
 
         let (lane, warp) = (k.tid_x() & (WARP - 1), k.tid_x() / WARP);
-        // Neighbours are below one another and pairs of them side by side: so two lanes that are two apart read one vector of
-        // A, two beside one another one of B, and shared memory serves a warp in half the time.
+        // Vertically adjacent lanes are one apart, and pairs of lanes are side by side: so lanes two apart read one
+        // vector of A, adjacent ones one of B, and shared memory serves a warp in half the time.
         let beside = lane >> 1 & (tile.lanes[1] - 1);
         let below = (lane & 1) + (lane >> (1 + tile.lanes[1].ilog2()) << 1);
         let of_warp = |side: usize| tile.lanes[side] * tile.thread[side];
@@ -250,11 +250,11 @@ impl MultistageGemm {
         let [stage, free] = [0, tile.stages - 1].map(|stage| k.variable(stage * stage_bytes));
         let next = |stage: Word<'_>| k.selp(0u32, stage + stage_bytes, k.eq(stage, (tile.stages - 1) * stage_bytes));
         let adds = k.variable(0u32);
-        // Without products too there is one turn: it writes zeros.
+        // Without products one iteration writes zeros.
         k.for_(begin, k.max(end, begin + 1), CHAIN, |chain| {
             let sums: Vec<_> = (0..tile.thread[0] * tile.thread[1]).map(|_| k.variable(0.0f32)).collect();
             k.for_(chain, k.min(end, chain + CHAIN), tile.depth, |step| {
-                // The stage is there for all, and all have done with the one before.
+                // The stage has arrived for all threads, and all have finished with the one before.
                 k.cp_async_wait_group::<u32>(Groups(tile.stages - 2));
                 k.bar_sync(0u32);
                 let bringing = bring(step + (tile.stages - 1) * tile.depth, free.get());
@@ -264,12 +264,12 @@ impl MultistageGemm {
                 let mut now = fragments(0);
                 for kk in 0..tile.depth {
                     let ahead = if kk + 1 < tile.depth { fragments(kk + 1) } else { Default::default() };
-                    // A few at a time: many at once would keep what is read of this stage waiting behind them.
+                    // A few at a time: with many at once the reads of this stage would wait for them.
                     bringing.iter().for_each(|bringing| bringing.copy(kk, tile.depth));
                     let [below, beside] = now;
                     for (j, &column) in beside.iter().enumerate() {
                         for i in 0..below.len() {
-                            // There and back: one of the factors is that of the product before.
+                            // Alternates the direction, so that one of the factors is that of the product before.
                             let i = if j % 2 == 0 { i } else { below.len() - 1 - i };
                             let sum = &mut added[i * beside.len() + j];
                             *sum = k.fma(below[i], column, *sum);
@@ -304,7 +304,7 @@ impl MultistageGemm {
         let columns = tile.thread[1] as usize;
         let rows = || (0..).zip(sums.chunks(columns)).map(|(i, sums)| (first[0] + place(0, i), sums));
         let row_of = |row: Word<'k>| c.index_wide(k.mad_wide(row, n, k.cvt_u64(first[1])));
-        // Rows of C are whole vectors.
+        // Whether rows of C are whole vectors.
         let whole = k.eq(n & (VECTOR - 1), 0);
         k.if_else(
             whole,
@@ -335,38 +335,38 @@ impl MultistageGemm {
     }
 }
 
-/// A or B as it is stored.
+/// A or B in its stored layout.
 struct Stored<'k> {
     at: Pointer<'k, Global, f32>,
     /// k, and rows of A or columns of B.
     extents: [Word<'k>; 2],
-    /// The first of those in the tile.
+    /// The first row or column of the tile.
     first: Word<'k>,
-    /// Whether k is outside.
+    /// Whether k is the outer dimension.
     across: bool,
 }
 
-/// A or B, for a thread that copies some elements of every tile of it.
+/// A or B, for a thread that copies some elements of each of its tiles.
 struct Side<'k> {
     k: &'k Builder,
-    /// Where k = 0 is of what elements are counted from: the matrix, or the first row or column of the tile.
+    /// The base of element offsets at k = 0: the matrix, or the first row or column of the tile.
     at: Pointer<'k, Global, f32>,
-    /// Elements from a k to the next.
+    /// Elements between adjacent k.
     stride: Value<'k, u32>,
     elements: Vec<Element<'k>>,
-    /// The k of elements in the tile: of a thread, and the same for all.
+    /// The k of elements in the tile: a part per thread, and a common constant.
     depths: Vec<(Option<Word<'k>>, u32)>,
-    /// Where the first of these goes to in the first stage.
+    /// The destination of the first of these in the first stage.
     to: Pointer<'k, Shared, f32>,
 }
 
-/// An element that a thread copies of every tile.
+/// An element of every tile that a thread copies.
 struct Element<'k> {
-    /// Elements before it: of a thread, and the same for all.
+    /// Its offset: a part per thread, and a common constant.
     from: (Word<'k>, u32),
-    /// Which of the side's depths its k is.
+    /// Index of its k in the side's depths.
     depth: usize,
-    /// Elements from the place of the first to its place.
+    /// Distance of its destination from the first.
     to: u32,
 }
 
@@ -381,12 +381,12 @@ impl<'k> Side<'k> {
         let &Stored { at, extents: [depth, extent], first, across } = stored;
         let tiles = stages.offset(tile.before(side) as i32);
         let (length, threads, pitch, thread) = (tile.block()[side], tile.threads(), tile.pitch(side), k.tid_x());
-        // In place of rows or columns that are not there others are copied: nobody sees what comes of it. They are others to
-        // every lane as far as may be, because lanes that read one element take turns.
+        // Missing rows or columns are replaced by others, whose results are not stored. Lanes get different ones if
+        // possible, because lanes that read one element are served in turn.
         let (mut elements, mut depths) = (Vec::new(), Vec::new());
         let place = if across {
             let (place, kk) = (thread & (length - 1), thread / length);
-            // More threads than there are places take further k at once.
+            // If there are more threads than positions, they copy further k at once.
             let at_once = (threads / length).max(1);
             let own = (at_once > 1).then_some(kk);
             for step in (0..tile.depth).step_by(at_once as usize) {
@@ -417,7 +417,7 @@ impl<'k> Side<'k> {
         Self { k, at, stride, elements, depths, to: tiles.index(place) }
     }
 
-    /// The copies of the tile from a step along k on to a stage, this many bytes from the first; zeros from `end` on.
+    /// The copies of the tile at a step along k to a stage, this many bytes after the first; zeros from `end` on.
     fn bringing(&self, step: Word<'k>, stage: Word<'k>, end: Word<'k>) -> Bringing<'_, 'k> {
         let k = self.k;
         let at = self.at.index_wide(k.mul_wide(step, self.stride));
@@ -435,12 +435,12 @@ struct Bringing<'s, 'k> {
     side: &'s Side<'k>,
     at: Pointer<'k, Global, f32>,
     to: Pointer<'k, Shared, f32>,
-    /// For each depth of the side how many bytes there are: 4 or none.
+    /// For each depth of the side the number of bytes to copy: 4 or 0.
     present: Vec<Word<'k>>,
 }
 
 impl Bringing<'_, '_> {
-    /// Begins those of a turn, of this many turns.
+    /// Starts the copies of iteration `turn` of `turns`.
     fn copy(&self, turn: u32, turns: u32) {
         let elements = &self.side.elements;
         let at = |turn: u32| elements.len() * turn as usize / turns as usize;

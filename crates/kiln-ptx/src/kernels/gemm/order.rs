@@ -2,11 +2,11 @@
 
 use crate::{Builder, Value};
 
-/// Tiles, or pairs of tiles, one below the other that blocks take side by side, so that those under way at once cover about
-/// a square. 4 and 16 were no faster on an H200.
+/// Vertically adjacent tiles, or pairs of tiles, that blocks process together, so that those in progress at once cover
+/// about a square. 4 and 16 were no faster on an H200.
 const BAND: u32 = 8;
 
-/// The order of tiles: bands of [`BAND`] tiles one below the other, each gone through column by column.
+/// The order of tiles: bands of [`BAND`] vertically adjacent tiles, each processed column by column.
 pub(super) struct Order<'k> {
     pub(super) along: Value<'k, u32>,
     pub(super) down: Value<'k, u32>,

@@ -8,15 +8,15 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value
 
 /// Rows and columns that a block reads.
 const TILE: u32 = 32;
-/// Elements of a row of it in shared memory: one more, so that a column meets every bank once.
+/// Elements of a row of it in shared memory: one more, so that the elements of a column are in different banks.
 const PITCH: u32 = TILE + 1;
 /// Threads of a block.
 const BLOCK: u32 = 256;
 /// Rows that a block reads or writes at once.
 const ROWS: u32 = BLOCK / TILE;
-/// Extents at most: 32 bits count what the last tile reaches over.
+/// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
-/// Elements that the rows of planes are whole numbers of, as copies of tensors ask for.
+/// Rows of planes are multiples of this many elements, as tensor copies require.
 const PIECE: usize = 4;
 
 /// Elements of a row of a plane.
@@ -104,7 +104,7 @@ impl Tf32Planes {
 
 /// The upper and the lower part of a number.
 fn parts<'k>(k: &'k Builder, x: F32<'k>) -> [F32<'k>; 2] {
-    // What the conversion leaves in the bits that TF32 has not, nobody says.
+    // The conversion leaves the bits below TF32 undefined.
     let hi = k.bits_f32(k.cvt_rna_tf32(x) & 0xffff_e000u32);
     [hi, k.bits_f32(k.cvt_rna_tf32(x - hi))]
 }

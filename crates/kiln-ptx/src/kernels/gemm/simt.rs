@@ -14,13 +14,13 @@ use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Value, Variable};
 
-/// Products of a chain. A multiple of the depth of every tile.
+/// Products in a chain. A multiple of the depth of every tile.
 const CHAIN: u32 = 1024;
-/// Elements behind each row of a tile in shared memory.
+/// Padding elements after each row of a tile in shared memory.
 const PAD: u32 = 4;
 /// Elements of a vector in shared memory.
 const VECTOR: u32 = 4;
-/// Extents at most: 32 bits count what the last tile reaches over.
+/// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
 
 /// How C is cut.
@@ -32,8 +32,8 @@ pub struct Tile {
     depth: u32,
     /// Rows and columns of C of a thread.
     thread: u32,
-    /// Blocks that a multiprocessor is to hold. Left to itself the assembler of CUDA 12.9 gives the small tile 80 registers
-    /// on Volta, for three blocks, and spills.
+    /// Blocks that a multiprocessor must be able to run at once. By itself the assembler of CUDA 12.9 gives the small
+    /// tile 80 registers on Volta, for three blocks, and spills.
     resident: u32,
 }
 
@@ -54,7 +54,7 @@ impl Tile {
         self.side() * self.side()
     }
 
-    /// Elements of a tile of A or B that a thread brings.
+    /// Elements of a tile of A or B that a thread copies.
     const fn brings(self) -> u32 {
         self.block * self.depth / self.threads()
     }
@@ -112,28 +112,28 @@ struct Side<'k> {
     at: Pointer<'k, Global, f32>,
     /// Rows of A, columns of B.
     extent: Value<'k, u32>,
-    /// The first of those in the tile.
+    /// The first row or column of the tile.
     first: Value<'k, u32>,
-    /// Whether elements lie beside one another along k; otherwise the rows or columns do.
+    /// Whether elements are contiguous along k; otherwise along rows or columns.
     along: bool,
-    /// Two tiles in shared memory; one is read while the other is written.
+    /// Two tiles in shared memory: one is read while the other is written.
     tiles: Pointer<'k, Shared, f32>,
 }
 
-/// An element that a thread brings into every tile.
+/// An element of every tile that a thread copies.
 struct Element<'k> {
-    /// Where it is for k = 0.
+    /// Its address for k = 0.
     from: Pointer<'k, Global, f32>,
-    /// Whether its row or column is there.
+    /// Whether its row or column exists.
     there: Value<'k, bool>,
     /// Its k in the tile.
     depth: Value<'k, u32>,
-    /// Its place in the first of the tiles in shared memory.
+    /// Its address in the first of the tiles in shared memory.
     to: Pointer<'k, Shared, f32>,
 }
 
 impl<'k> Side<'k> {
-    /// What a thread brings. Threads beside one another bring elements beside one another.
+    /// The elements that a thread copies. Adjacent threads copy adjacent elements.
     fn elements(&self, k: &'k Builder, tile: Tile, depth: Value<'k, u32>) -> Vec<Element<'k>> {
         let thread = k.tid_x();
         let element = |i: u32| {
@@ -156,7 +156,7 @@ impl<'k> Side<'k> {
         (0..tile.brings()).map(element).collect()
     }
 
-    /// What a thread brings into the tile that begins at `k0`; zeros from `end` on.
+    /// The thread's elements of the tile that begins at `k0`; zeros from `end` on.
     fn load(&self, k: &'k Builder, elements: &[Element<'k>], k0: Value<'k, u32>, end: Value<'k, u32>) -> Vec<F32<'k>> {
         let load = |element: &Element<'k>| {
             let there = k.and(element.there, k.lt(k0 + element.depth, end));
@@ -167,7 +167,8 @@ impl<'k> Side<'k> {
         elements.iter().map(load).collect()
     }
 
-    /// Rows or columns of a thread for one k: vectors of four, a side of the block apart. `from` is the first for k = 0.
+    /// Rows or columns of a thread for one k: vectors of four, a side of the block apart. `from` is the first for k =
+    /// 0.
     fn fragment(k: &'k Builder, tile: Tile, from: Pointer<'k, Shared, f32>, kk: u32) -> Vec<F32<'k>> {
         let vector = |v: u32| k.ld_v::<_, _, 4>(from.offset((kk * tile.pitch() + v * tile.side() * VECTOR) as i32));
         (0..tile.thread / VECTOR).flat_map(vector).collect()
@@ -210,11 +211,11 @@ impl Gemm {
             }
         };
         let thread = k.tid_x();
-        // Of the rows and of the columns of the block.
+        // The first row and column of the thread in the block.
         let mine = [thread >> tile.side().ilog2(), thread & (tile.side() - 1)].map(|at| at * VECTOR);
 
         let beta = k.variable(beta);
-        // Without products too there is one turn: it writes beta C.
+        // Without products one iteration writes beta C.
         k.for_(0, k.max(depth, 1), CHAIN, |begin| {
             let end = k.min(depth, begin + CHAIN);
             let sums: Vec<_> = (0..tile.thread * tile.thread).map(|_| k.variable(0.0f32)).collect();
@@ -238,7 +239,7 @@ impl Gemm {
                 let other = at.get() ^ stage;
                 store(next, other);
                 at.set(other);
-                // Nobody reads the other tile before it is whole, nor writes this one before all have read it.
+                // No thread reads the other tile before it is complete, nor writes this one before all have read it.
                 k.bar_sync(0u32);
             });
             self.add(k, c, [m, n], [sides[0].first + mine[0], sides[1].first + mine[1]], &sums, alpha, beta.get());

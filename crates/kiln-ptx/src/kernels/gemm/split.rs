@@ -9,7 +9,7 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
 const BLOCK: u32 = 256;
 /// Elements of a vector.
 const VECTOR: u32 = 4;
-/// Elements of a part at most: 32 bits count what the last block reaches over.
+/// Maximum elements of a part, so that the end of the last block fits 32 bits.
 const MOST: u64 = u32::MAX as u64 - (BLOCK * VECTOR) as u64;
 
 /// `yᵢ = Σ xₚᵢ` over parts p that lie one behind the other, added in their order.

@@ -9,7 +9,7 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
 
 /// Rows and columns of C of a block.
 const TILE: u32 = 16;
-/// Extents at most: 32 bits count what the last tile reaches over.
+/// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
 
 /// Every thread reads its row of A and its column of B from memory.
@@ -75,7 +75,7 @@ impl TiledGemm {
         let (x, y) = (k.tid_x(), k.tid_y());
         let (row, column) = (k.ctaid_y() * TILE + y, k.ctaid_x() * TILE + x);
         let (row_there, column_there) = (k.lt(row, m), k.lt(column, n));
-        // From where this thread brings its elements of the tiles, to where, and what it reads there.
+        // Source and destination of this thread's elements of the tiles, and the elements that it reads.
         let (from_a, from_b) = (a.index_wide(k.mul_wide(row, depth)), b.index(column));
         let place = k.mad(y, TILE, x);
         let (to_a, to_b) = (tile_a.index(place), tile_b.index(place));
@@ -92,7 +92,7 @@ impl TiledGemm {
                 let product = [k.ld(row_of_a.index(p)), k.ld(column_of_b.index(p * TILE))];
                 sum.set(k.fma(product[0], product[1], sum));
             });
-            // Nobody writes the next tiles before all have read these.
+            // No thread writes the next tiles before all have read these.
             k.bar_sync(0u32);
         });
         k.if_(k.and(row_there, column_there), || {

@@ -31,7 +31,7 @@ const WARPS: u32 = 4;
 const STAGES: u32 = 3;
 /// Rows and columns of a block of `ldmatrix`.
 const BLOCK: u32 = 16;
-/// Extents at most: 32 bits count what the last tile reaches over.
+/// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1024;
 
 type Word<'k> = Value<'k, u32>;
@@ -100,7 +100,7 @@ impl WarpGemm {
         Ok(Self { operation, input, output, tile, epilogue, target })
     }
 
-    /// A, or B: rows are along k where it is not stored with k innermost.
+    /// For A and B: whether rows are along k, which is so unless k is innermost.
     fn across(&self) -> [bool; 2] {
         [self.operation.transpose_a, !self.operation.transpose_b]
     }
@@ -155,7 +155,7 @@ impl WarpGemm {
         let (lane, warp) = (thread & (WARP - 1), thread >> WARP.ilog2());
         let [batch, row, column] = Order { along, down }.place(k, k.ctaid_x());
         let first = [row * tile.side, column * tile.side];
-        // Where the rows, and the columns, of the warp begin.
+        // The first row and column of the warp.
         let mine = [(warp >> 1) * tile.of_warp(), (warp & 1) * tile.of_warp()];
 
         let sides: Vec<Side<'k>> = [(a, m, batch), (b, n, batch * batched_b)]
@@ -173,7 +173,7 @@ impl WarpGemm {
             .collect();
         let bring = |step: Word<'k>, stage: Word<'k>| {
             k.if_(k.lt(step, depth), || sides.iter().for_each(|side| side.bring(thread, step, stage)));
-            // A group for every stage, even an empty one, so that their number tells which are there.
+            // Commits a group for every stage, even an empty one, so that the count identifies completed ones.
             k.cp_async_commit_group::<u32>();
         };
         for stage in 0..STAGES - 1 {
@@ -186,7 +186,7 @@ impl WarpGemm {
         let [stage, free] = [0, STAGES - 1].map(|stage| k.variable(stage));
         let next = |stage: Word<'k>| k.selp(0u32, stage + 1, k.eq(stage, STAGES - 1));
         k.for_(0u32, depth, self.depth(), |step| {
-            // The stage is there for all, and all have done with the one before.
+            // The stage has arrived for all threads, and all have finished with the one before.
             k.cp_async_wait_group::<u32>(Groups(STAGES - 2));
             k.bar_sync(0u32);
             bring(step + (STAGES - 1) * self.depth(), free.get());
@@ -231,12 +231,12 @@ impl WarpGemm {
         }
     }
 
-    /// How elements become words.
+    /// The shift from elements to words.
     fn element_shift(&self) -> u32 {
         u32::from(self.input != PtxType::F32)
     }
 
-    /// Where a lane reads the part of its warp in the first stage.
+    /// The address at which a lane reads its warp's part in the first stage.
     fn blocks<'k>(
         &self,
         k: &'k Builder,
@@ -247,7 +247,7 @@ impl WarpGemm {
     ) -> MatrixBlocks<'k> {
         let across = self.across()[operand];
         let panels = self.panels(across);
-        // A is held with its rows first, B with k first; what is stored the other way round is read the other way round.
+        // A is held with its rows first, B with k first; a matrix stored in the other order is read transposed.
         let order = if across == (operand == 0) { BlockOrder::Across } else { BlockOrder::Down };
         if !across {
             return panels.blocks(k, stages.byte_index(mine * panels.row_bytes()), lane, order);
@@ -257,7 +257,7 @@ impl WarpGemm {
     }
 }
 
-/// An operand: where it lies in global and in shared memory.
+/// An operand: its location in global and in shared memory.
 struct Side<'k> {
     k: &'k Builder,
     input: PtxType,
@@ -267,15 +267,15 @@ struct Side<'k> {
     at: Pointer<'k, Global, u32>,
     /// Rows, and elements of a row.
     extents: [Word<'k>; 2],
-    /// The row of A, or the column of B, that the tile begins with.
+    /// The first row of A, or column of B, of the tile.
     first: Word<'k>,
     stages: Pointer<'k, Shared, u32>,
-    /// What the warp reads of the first stage.
+    /// The warp's blocks in the first stage.
     blocks: MatrixBlocks<'k>,
 }
 
 impl<'k> Side<'k> {
-    /// Begins to copy the tile from a step along k on to a stage, zeros for what is not there.
+    /// Starts copying the tile at a step along k to a stage, with zeros for missing elements.
     fn bring(&self, thread: Word<'k>, step: Word<'k>, stage: Word<'k>) {
         let k = self.k;
         let [rows, columns] = self.extents;
@@ -307,7 +307,7 @@ impl<'k> Side<'k> {
         }
     }
 
-    /// The operand of 16 rows of A, or of 16 columns of B, this many from the first of the warp on, 32 bytes along k.
+    /// The operand of 16 rows of A, or of 16 columns of B, at this offset from the first of the warp, 32 bytes along k.
     fn read(&self, blocks: MatrixBlocks<'k>, outside: u32, along: u32) -> Fragment<'k, u32, 4> {
         let fragment = self.k.fragment();
         match self.across {

@@ -37,7 +37,8 @@ fn turned(x: F32<'_>) -> (Value<'_, u32>, F32<'_>) {
 fn turned_exactly(x: F32<'_>) -> (Value<'_, u32>, F32<'_>) {
     let k = x.builder;
     let bits = k.bits_u32(x);
-    // x is m 2^(s - 31), with 32 bits in m; of 1 / 2π only the 96 bits from bit s on matter: those above give whole turns.
+    // x is m 2^(s - 31), with 32 bits in m; only the 96 bits of 1 / 2π from bit s on matter: those above give whole
+    // turns.
     let m = k.or(bits << 8, 1 << 31);
     let s = k.and(bits >> 23, 255) - 126;
     let (at, shift) = (s >> 5, k.and(s, 31));
@@ -50,7 +51,7 @@ fn turned_exactly(x: F32<'_>) -> (Value<'_, u32>, F32<'_>) {
         k.cvt_u32((pair << shift) >> 32)
     };
     let turns = (k.mul_wide(m, window(0)) << 32) + k.mul_wide(m, window(1)) + (k.mul_wide(m, window(2)) >> 32);
-    // The first two bits count quarters of a turn, the others are a part of a quarter, taken as one of both signs.
+    // The first two bits count quarters of a turn, the others are a fraction of a quarter, as a signed number.
     let n = k.cvt_u32((turns + (1u64 << 61)) >> 62);
     let part = turns << 2;
     let negative = k.ge(part, 1u64 << 63);

@@ -16,11 +16,11 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxTy
 
 /// Threads of a block that splits a row.
 const TEAM: u32 = 256;
-/// The largest magnitude of a row is at least this, or the row is multiplied element by element, as its lower parts may not be
-/// numbers in bf16. It leaves 2⁶⁶ for elements that are smaller and for weights that are larger than others.
+/// Minimum of a row's largest magnitude; otherwise the row is multiplied element by element, because its lower parts
+/// may underflow in bf16. It leaves 2⁶⁶ for smaller elements and for larger weights.
 const LEAST: f32 = f32::from_bits((127 - 60) << 23);
-/// The largest magnitude of a row is less than this, or the row is multiplied element by element, as products with weights may
-/// overflow.
+/// Upper limit of a row's largest magnitude; otherwise the row is multiplied element by element, because products with
+/// weights may overflow.
 const MOST_OF_A_ROW: f32 = f32::from_bits((127 + 90) << 23);
 
 /// Bytes of both planes of this many elements; none where that is beyond a `usize`.
@@ -28,14 +28,14 @@ pub fn plane_bytes(elements: usize) -> Option<usize> {
     elements.checked_mul(4)
 }
 
-/// Whether every number of a format is so far from the ends of the range of bf16 that its lower part is a number there: those
-/// whose scales are f16.
+/// Whether every number of a format is so far from the limits of bf16 that its lower part is a normal bf16 number: true
+/// for formats with f16 scales.
 fn splits(format: QuantFormat) -> bool {
     format.layout().unit().is_some()
 }
 
-/// Four numbers in two parts, each nearest in bf16: two words of upper and two of lower ones. Infinities and NaN have a lower part
-/// that is NaN.
+/// Four numbers in two parts, each the nearest bf16: two words of upper and two of lower ones. Infinities and NaN have
+/// a lower part that is NaN.
 fn parts<'k>(k: &'k Builder, x: [F32<'k>; 4]) -> [[Value<'k, u32>; 2]; 2] {
     let upper = [[x[0], x[1]], [x[2], x[3]]].map(|pair| pack(k, PtxType::Bf16, pair));
     let lower = [0, 1].map(|i: usize| {
@@ -45,7 +45,8 @@ fn parts<'k>(k: &'k Builder, x: [F32<'k>; 4]) -> [[Value<'k, u32>; 2]; 2] {
     [upper, lower]
 }
 
-/// The place of a word in shared memory: four words behind every 32 let the lanes of a warp meet in different banks.
+/// The position of a word in shared memory: four padding words after every 32 put the accesses of a warp into different
+/// banks.
 fn padded<'k>(word: Value<'k, u32>) -> Value<'k, u32> {
     word + ((word >> 5) << 2)
 }
@@ -87,7 +88,7 @@ impl SplitRows {
                 k.if_(k.not(k.lt(k.abs(x), MOST_OF_A_ROW)), || finite.set(0u32));
             }
         });
-        // A largest magnitude of infinity says that there are others.
+        // A largest magnitude of infinity means that there are infinities or NaN.
         let found = k.selp(largest.get(), f32::INFINITY, k.ne(finite.get(), 0u32));
         let largest = team::combine(k, TEAM, thread, found, |a, b| k.max(a, b));
         let is_zero = k.eq(largest, 0.0f32);
@@ -106,7 +107,7 @@ impl Kernel for SplitRows {
     }
 }
 
-/// Writes the planes of what blocks stand for, upper parts and behind them lower ones, or upper parts alone: the numbers in bf16.
+/// Writes the planes of the elements of blocks, upper parts and behind them lower ones, or upper parts alone: the numbers in bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SplitBlocks {
     format: QuantFormat,
@@ -146,8 +147,8 @@ impl SplitBlocks {
         let Share { of_block, elements } = share(self.format);
         let (thread, first) = (k.tid_x(), k.ctaid_x() * BLOCK);
         let (warp, lane) = (thread >> WARP.ilog2(), thread & (WARP - 1));
-        // What the lanes of a warp have of a plane follows one another in memory, but what they write at once does not: it goes
-        // through shared memory.
+        // The elements of a warp's lanes are contiguous in a plane, but those that the lanes write at once are not:
+        // they are reordered in shared memory.
         let words = WARP * elements / 2;
         let stride = words + words / 8;
         let planes_of_warp = if self.has_lower { 2 } else { 1 };

@@ -20,10 +20,10 @@ use crate::{Argument, Builder, F16, Global, Kernel, Launch, Pointer, PtxKernel, 
 
 /// Elements of a block of the formats that are fitted.
 const LEN: u32 = 256;
-/// Blocks that fit elements to Q6_K on a multiprocessor at once. Measured on an H200: 5 % faster than where each takes the registers
-/// that it likes, and than with five. Those for Q4_K and Q5_K would have to keep registers in memory.
+/// Resident blocks per multiprocessor for fitting Q6_K. Measured on an H200: 5 % faster than with registers chosen by
+/// the assembler, and than with five. Those for Q4_K and Q5_K would spill.
 const FITTERS: u32 = 4;
-/// Blocks of 32 elements that a block of threads fits, sixteen lanes each.
+/// Blocks of 32 elements that a block of threads fits, with sixteen lanes each.
 const WHOLE: u32 = 8;
 /// Threads of a block for Q8_0.
 const ROUNDERS: u32 = 128;
@@ -31,10 +31,10 @@ const ROUNDERS: u32 = 128;
 const SHARE: u32 = 8;
 /// Elements and halves of a block of Q8_0.
 const ROUNDED: [u32; 2] = [32, 17];
-/// What is no number in half precision: the unit of a block that has none.
+/// The f16 NaN: the unit of a block with values that are not finite.
 const NOT_FINITE: u32 = 0x7e00;
 
-/// How blocks are made.
+/// The algorithm for blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// One rounding.
@@ -43,15 +43,15 @@ enum Way {
     Power,
     /// A scale is fitted to a block of 32 elements.
     Scaled,
-    /// A scale and an offset are.
+    /// A scale and an offset are fitted to a block of 32 elements.
     Shifted,
     /// Scales and minima are fitted to sub-blocks.
     Affine(AffineWords),
-    /// Scales are.
+    /// Scales are fitted to sub-blocks.
     Symmetric(SymmetricWords),
 }
 
-/// How the words of blocks with scales and minima are put together.
+/// How the words of blocks with scales and minima are assembled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AffineWords {
     Q2K,
@@ -59,7 +59,7 @@ enum AffineWords {
     Q4K,
 }
 
-/// How the words of blocks with scales are put together.
+/// How the words of blocks with scales are assembled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SymmetricWords {
     Q3K,
@@ -149,7 +149,7 @@ impl Kernel for Quantize {
     }
 }
 
-/// Four integers, in the lower bits of numbers, as the bytes of a word.
+/// Packs four integers, in the lower bits of numbers, into the bytes of a word.
 fn packed<'k>(k: &'k Builder, integers: [F32<'k>; VECTOR as usize]) -> Word<'k> {
     let [a, b, c, d] = integers.map(|integer| k.bits_u32(integer));
     k.prmt(k.prmt(a, b, 0x40), k.prmt(c, d, 0x40), 0x5410)
@@ -172,12 +172,12 @@ fn round<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Globa
     let unit = k.selp(fit::unit_bits(range.largest / 127.0), 0, range.reached);
     let step = widen(k, unit);
     let integer = |x| {
-        // A step of 0 gives NaN, which is cut off.
+        // A step of 0 gives NaN, which is clamped.
         let integer = fit::to_integer(fit::clamp(range.clean(x) / step, -127.0, 127.0));
         k.selp(integer, 0.0, range.reached)
     };
 
-    // A block is no whole number of words, but all of them together are.
+    // A block is not a whole number of words, but all of them together are.
     let staged = k.shared::<u32>(of_group * halves / 2);
     let at = staged.cast::<F16>().index(k.mad(block, halves, part * (SHARE / 2)));
     let [unit, _] = k.halves::<F16>(k.selp(unit, NOT_FINITE, range.finite));
@@ -193,10 +193,10 @@ fn round<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Globa
     k.for_(thread, words, ROUNDERS, |i| k.st(out.index(i), k.ld(staged.index(i))));
 }
 
-/// Blocks of MXFP4, one a thread.
+/// Blocks of MXFP4, one per thread.
 fn power<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
     const BYTES: u32 = 17;
-    // Below 2^-96 a block is zeros; no greater exponent is written.
+    // A block below 2^-96 becomes zeros; no larger exponent is written.
     const LEAST: u32 = (127 - 96) << 23;
     const MOST_EXPONENT: u32 = 252;
     let blocks = k.parameter::<u32>("blocks");
@@ -208,7 +208,7 @@ fn power<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Globa
     let top = fit::top(k, vectors.concat());
     let finite = k.lt(top, f32::INFINITY.to_bits());
     let reached = k.and(finite, k.ge(top, LEAST));
-    // Divided by the lower scale, the largest magnitude is between 8 and 16. The grid ends at 12.
+    // Divided by the lower scale, the largest magnitude is between 8 and 16. The largest number of the grid is 12.
     let lower = k.selp((top >> 23) - 2u32, 127, reached);
     let inverse = k.bits_f32((k.constant(254u32) - lower) << 23);
     let elements: Vec<F32<'k>> = vectors
@@ -249,7 +249,7 @@ fn power<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Globa
         let byte = |j: u32| {
             let number = i * 4u32 + j;
             let (block, place) = (number / BYTES, number % BYTES);
-            // Behind the last block there is nothing but zeros.
+            // After the last block there are only zeros.
             let block = k.min(block, ROUNDERS - 1);
             let nibble = k.max(place, 1) - 1u32;
             let word = k.ld(nibbles.index(block * 4u32 + (nibble >> 2)));
@@ -260,18 +260,19 @@ fn power<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Globa
     });
 }
 
-/// A block of 256 elements that a block of threads fits, sixteen lanes a sub-block.
+/// A block of 256 elements that a block of threads fits, with sixteen lanes per sub-block.
 struct Fitting<'k> {
     k: &'k Builder,
     thread: Word<'k>,
-    /// Which sub-block and which trial the lane has.
+    /// The sub-block and the trial of the lane.
     sub: Word<'k>,
     trial: Trial<'k>,
     /// Elements of a sub-block.
     len: u32,
     range: Range<'k>,
     lift: F32<'k>,
-    /// The elements as the search takes them, sub-blocks a vector apart, so that those of a warp lie in different banks.
+    /// The elements in the form for the search, with padding of a vector between sub-blocks, so that those of a warp
+    /// are in different banks.
     elements: Pointer<'k, Shared, f32>,
     /// The integers, four to a word.
     integers: Pointer<'k, Shared, u32>,
@@ -295,7 +296,7 @@ impl<'k> Fitting<'k> {
         Self::of(k, [thread, sub, trial], len, range, own)
     }
 
-    /// Reads up to [`WHOLE`] blocks of 32 elements, each with a range of its own; this many are left.
+    /// Reads up to [`WHOLE`] blocks of 32 elements, each with its own range; `left` blocks remain.
     fn whole(k: &'k Builder, x: Pointer<'k, Global, f32>, left: Word<'k>) -> Self {
         let thread = k.tid_x();
         let (sub, trial) = (thread / TRIALS, thread % TRIALS);
@@ -305,7 +306,7 @@ impl<'k> Fitting<'k> {
         Self::of(k, [thread, sub, trial], LEN / WHOLE, range, own.to_vec())
     }
 
-    /// Lays out the elements; `own` are this lane's.
+    /// Stores the elements in shared memory; `own` are this lane's.
     fn of(k: &'k Builder, [thread, sub, trial]: [Word<'k>; 3], len: u32, range: Range<'k>, own: Vec<F32<'k>>) -> Self {
         let each = len / TRIALS;
         let lift = range.lift();
@@ -324,7 +325,7 @@ impl<'k> Fitting<'k> {
         SubBlock::new(vectors.flatten().collect())
     }
 
-    /// Writes the integers of `integer`, which leaves them in the lower bits, and lets all threads see what was written before.
+    /// Writes the integers of `integer`, which returns them in the lower bits, and synchronizes the threads.
     fn write_integers(&self, integer: impl Fn(F32<'k>) -> F32<'k>) {
         let (k, of_sub) = (self.k, self.len / VECTOR);
         k.if_(k.lt(self.trial.number, of_sub), || {
@@ -335,7 +336,7 @@ impl<'k> Fitting<'k> {
         k.bar_sync(0u32);
     }
 
-    /// The unit that is written for `largest`, `ends` of it to the end of the range, and the number that it encodes.
+    /// The unit that is written for `largest`, which is `ends` units, and the number that it encodes.
     fn unit(&self, largest: F32<'k>, ends: f32) -> [Word<'k>; 2] {
         let bits = fit::unit_bits(largest / ends / self.lift);
         [bits, self.k.selp(bits, NOT_FINITE, self.range.finite)]
@@ -351,7 +352,7 @@ impl Quantize {
         let left = k.min(blocks - group * WHOLE, WHOLE);
         let block = Fitting::whole(k, x, left);
         let elements = block.sub_block();
-        // The unit, and that of what is not finite.
+        // The unit, and the one for values that are not finite.
         let units = if self.way() == Way::Shifted {
             let levels = ((1u32 << layout.bits) - 1) as f32;
             let [scale, minimum] = elements.affine(&block.trial, levels, true);
@@ -377,7 +378,7 @@ impl Quantize {
         k.st_if(is_first, of_blocks[1].index(block.sub), mask);
         k.bar_sync(0u32);
 
-        // Whole numbers from 0 on are stored as they are; others less the least of them, which turns a bit over.
+        // Unsigned integers are stored directly; signed ones minus their minimum, which inverts a bit.
         let integers = |at: Word<'k>, i: u32| {
             let word = k.ld(block.integers.index(at).offset(i as i32));
             match (layout.values, layout.bits) {
@@ -409,14 +410,14 @@ impl Quantize {
         let words = (left * halves + 1u32) >> 1;
         k.if_(k.lt(block.thread, words), || {
             let first = block.thread * 2u32;
-            // Behind the last block there is at most the unit of one of zeros.
+            // After the last block there is at most the unit of a block of zeros.
             let second = k.min(first + 1u32, WHOLE * halves - 1);
             let out = out.index_wide(k.mul_wide(group, WHOLE * halves / 2)).index(block.thread);
             k.st(out, half(first) | half(second) << 16);
         });
     }
 
-    /// The least and the greatest code of a scale.
+    /// The minimum and maximum code of a scale.
     fn codes(&self) -> [f32; 2] {
         match self.format.layout().scales {
             Scales::Codes { range, .. } => range.map(|code| code as f32),
@@ -459,7 +460,7 @@ impl Quantize {
         block.write_integers(|x| fit::to_integer(fit::clamp((x + offset) * step, 0.0, levels)));
 
         let [[_, unit], [unit_of_minima, _]] = units;
-        // There is one unit of what is not finite.
+        // There is one unit for values that are not finite.
         let units = unit | unit_of_minima << 16;
         let (word, words) = match words {
             AffineWords::Q2K => self.q2_k(&block, units, of_subs),
@@ -487,7 +488,7 @@ impl Quantize {
         k.st_if(is_first, fits.index(block.sub), fit);
         k.bar_sync(0u32);
         let fits: Vec<F32<'k>> = (0..subs).map(|sub| k.ld(fits.offset(sub as i32))).collect();
-        // The largest scale takes the least code.
+        // The largest scale gets the minimum code.
         let range = self.codes();
         let extreme = fit::extreme(&fits);
         let sign = k.selp(0x8000u32, k.constant(0), k.gt(extreme, 0.0));

@@ -12,27 +12,28 @@ use crate::{Builder, Value};
 pub(super) const GROUP: u32 = 32;
 /// Elements of a vector.
 pub(super) const VECTOR: u32 = 4;
-/// The largest integer whose bytes both fit a signed byte.
+/// The largest integer for which both bytes fit a signed byte.
 const LARGEST: f32 = 32_639.0;
-/// A sum with it ends with the lowest bits of the nearest integer.
+/// Added to a number, it leaves the nearest integer in the lowest bits.
 const ROUNDS: f32 = 12_582_912.0;
-/// Zeros, and largest magnitudes from 2⁻⁹⁰ to 2¹²⁶, have a unit: neither it nor its inverse is subnormal.
+/// Units exist for zero, and for largest magnitudes from 2⁻⁹⁰ to 2¹²⁶, so that neither a unit nor its inverse is
+/// subnormal.
 const LEAST: u32 = (127 - 90) << 23;
 const MOST: u32 = (127 + 126) << 23;
 
-/// The elements of a group that a lane has, rounded.
+/// The rounded elements of a group in a lane.
 pub(super) struct Rounded<'k> {
     k: &'k Builder,
     /// Integers plus [`ROUNDS`].
     integers: Vec<[F32<'k>; VECTOR as usize]>,
     masks: Vec<u32>,
-    /// What the integers are multiplied by; NaN where elements are not finite, or tiny, and have no integers.
+    /// The factor of the integers; NaN if elements are not finite, or tiny, and have no integers.
     pub(super) unit: F32<'k>,
 }
 
 impl<'k> Rounded<'k> {
-    /// Rounds vectors of a group; the lanes whose numbers differ from that of this one by sums of `masks` have the others. `None`
-    /// for no vectors.
+    /// Rounds vectors of a group; the other vectors are in lanes whose number differs from this one's by sums of
+    /// `masks`. `None` for no vectors.
     pub(super) fn new(k: &'k Builder, x: &[[F32<'k>; VECTOR as usize]], masks: &[u32]) -> Option<Self> {
         let magnitudes = x.iter().flatten().map(|&x| k.bits_u32(x) & 0x7fff_ffffu32).collect();
         let mut most = team::tree(magnitudes, |a, b| k.max(a, b))?;
@@ -49,7 +50,7 @@ impl<'k> Rounded<'k> {
         Some(Self { k, integers, masks: masks.to_vec(), unit })
     }
 
-    /// Of each integer a byte: the one that `pair` takes of `bits`.
+    /// One byte of each integer: those that `pair` selects from `bits`.
     fn bytes(&self, bits: impl Fn(Word<'k>) -> Word<'k>, pair: u32) -> Vec<Word<'k>> {
         let k = self.k;
         let packed = |integers: &[F32<'k>; VECTOR as usize]| {
@@ -59,7 +60,7 @@ impl<'k> Rounded<'k> {
         self.integers.iter().map(packed).collect()
     }
 
-    /// The upper bytes of each vector. The lower byte has a sign.
+    /// The upper bytes of each vector. The lower bytes are signed.
     pub(super) fn upper(&self) -> Vec<Word<'k>> {
         self.bytes(|bits| bits + 128u32, 0x0051)
     }

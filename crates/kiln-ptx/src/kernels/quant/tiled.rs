@@ -22,33 +22,34 @@ use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 
-/// Warps of a block of threads, which share its rows of weights. Measured on an H100 with 64 rows of x: half as many warps with two products of
-/// bytes for what they read of x, or twice as many with half of the rows of x, take as long.
+/// Warps of a block, which share its rows of weights. Measured on an H100 with 64 rows of x: half as many warps with
+/// two byte products for each read of x, or twice as many with half of the rows of x, take as long.
 const WARPS: u32 = 8;
 const THREADS: u32 = WARPS * WARP;
-/// Rows of weights of a warp.
+/// Rows of weights per warp.
 const TALL: u32 = 16;
-/// Rows of weights of a block of threads.
+/// Rows of weights per block.
 const WEIGHTS: u32 = WARPS * TALL;
-/// Rows of x of a product of bytes.
+/// Rows of x in a byte product.
 const ACROSS: u32 = 4;
-/// Elements of a chunk, and groups with a unit in common.
+/// Elements of a chunk; then groups with a common unit.
 const CHUNK: u32 = 256;
 const GROUPS: u32 = CHUNK / GROUP;
 /// Bytes of a copy.
 const PIECE: u32 = 16;
-/// Groups whose bytes lie side by side, for loads of 16 bytes.
+/// Groups whose bytes are adjacent, for loads of 16 bytes.
 const PAIR: u32 = 2;
-/// Bytes of four rows of x of a pair of groups: their integers, and for each row its units and the sums of its integers.
+/// Bytes of four rows of x in a pair of groups: their integers, and for each row its units and the sums of its
+/// integers.
 const PLANE_BYTES: u32 = PAIR * 2 * ACROSS * GROUP;
 const SCALE_BYTES: u32 = PAIR * 2 * 4 * ACROSS;
 /// Pairs of groups of a chunk.
 const PAIRS: u32 = GROUPS / PAIR;
-/// Rows and elements of a row at most: 32 bits count the bytes of a row, and what the last block reaches over.
+/// Maximum rows and elements of a row, so that the bytes of a row and the end of the last block fit 32 bits.
 const MOST: u64 = (1 << 30) - 1;
-/// Bytes of shared memory that the system takes for a block of threads, at most, counted for each stage.
+/// Maximum bytes of shared memory that the system reserves per block, counted for each stage.
 const RESERVED: u32 = 1 << 10;
-/// Threads of a block that rounds x, and of one that adds up parts.
+/// Threads of a block that rounds x, and of one that combines parts.
 const ROUNDING_THREADS: u32 = 128;
 const JOINING_THREADS: u32 = 256;
 
@@ -61,9 +62,9 @@ pub struct Tiling {
     m: usize,
     depth: usize,
     n: usize,
-    /// Rows of x of a block of threads: 8, 16, 32 or 64.
+    /// Rows of x per block: 8, 16, 32 or 64.
     rows: u32,
-    /// Parts of k.
+    /// Number of parts of k.
     parts: u32,
 }
 
@@ -80,7 +81,7 @@ impl Tiling {
         })?;
         let blocks = n.div_ceil(WEIGHTS as usize).saturating_mul(tiling.down());
         let at_once = (multiprocessors * tiling.shape(false).resident()) as usize;
-        // A power of two, so that there are few kernels that add up parts.
+        // A power of two, so that there are few kernels that combine parts.
         while 2 * tiling.parts as usize * blocks <= at_once && 2 * tiling.parts <= tiling.chunks() as u32 {
             tiling.parts *= 2;
         }
@@ -100,12 +101,12 @@ impl Tiling {
         }
     }
 
-    /// Groups of rows of x.
+    /// Number of groups of rows of x.
     fn down(&self) -> usize {
         self.m.div_ceil(self.rows as usize)
     }
 
-    /// Groups of four rows of x, those that fill the last tile included.
+    /// Number of groups of four rows of x, including those that fill the last tile.
     fn fours(&self) -> usize {
         self.down() * (self.rows / ACROSS) as usize
     }
@@ -177,7 +178,7 @@ impl Tiling {
 /// Rounds rows of x to 16 bits, 32 elements in units of their largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RoundRows {
-    /// Neighbouring weights with a step in common, 16 or 32: elements of x follow one another in the same order.
+    /// Adjacent weights with a common step, 16 or 32, which determines the order of elements of x.
     group: u32,
 }
 
@@ -187,8 +188,9 @@ impl RoundRows {
         [16, 32].map(|group| Self { group })
     }
 
-    /// A warp has a pair of groups of four rows. Lane `4 (2 i + b) + t` of a product has the bytes b, the lower ones if 1, of row i, and
-    /// of these eight of each group from 8 t on, or with steps of 16 elements four of each half of it from 4 t on.
+    /// A warp processes a pair of groups of four rows. Lane `4 (2 i + b) + t` of a product has byte b of row i, the
+    /// lower byte for b = 1: eight of each group from 8 t on, or, with steps of 16 elements, four of each half of it
+    /// from 4 t on.
     fn write(&self, k: &Builder) {
         let x = k.buffer::<f32>("x");
         let planes = k.buffer::<u32>("planes");
@@ -232,15 +234,15 @@ impl Kernel for RoundRows {
     }
 }
 
-/// What a kernel is configured by, and what follows from it.
+/// The configuration of a kernel, and derived values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     format: QuantFormat,
     step: Step,
     rows: u32,
-    /// Brings the first weights while the launch in front still runs.
+    /// Copies the first weights while the preceding launch still runs.
     overlaps: bool,
-    /// Bytes of shared memory of a block of threads.
+    /// Bytes of shared memory per block.
     shared_bytes: u32,
     /// Writes a part of the result.
     is_part: bool,
@@ -248,7 +250,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Groups of four rows of x.
+    /// Number of groups of four rows of x.
     fn fours(self) -> u32 {
         self.rows / ACROSS
     }
@@ -258,19 +260,19 @@ impl Shape {
         CHUNK / self.step.elements * self.step.bytes
     }
 
-    /// Copies of a row of a chunk. One that begins at a multiple of two bytes reaches up to 14 bytes further.
+    /// Copies for a row of a chunk. A row that begins at a multiple of two bytes extends up to 14 bytes further.
     fn pieces(self) -> u32 {
         let reach = if self.step.is_split { PIECE - 2 } else { 0 };
         (self.chunk_bytes() + reach).div_ceil(PIECE)
     }
 
-    /// Bytes from a row of a chunk to the next: lanes that read neighbouring rows meet in different banks.
+    /// Distance between rows of a chunk: lanes that read adjacent rows use different banks.
     fn pitch(self) -> u32 {
         let padding = if self.format == QuantFormat::Q5K { 3 } else { 1 };
         (self.pieces() + padding) * PIECE
     }
 
-    /// Bytes of a stage of weights, and where in a stage the bytes of x begin, and their units.
+    /// Bytes of a stage of weights, and the offsets of the bytes of x and of their units in a stage.
     fn planes_begin(self) -> u32 {
         WEIGHTS * self.pitch()
     }
@@ -283,12 +285,12 @@ impl Shape {
         self.scales_begin() + self.fours() * PAIRS * SCALE_BYTES
     }
 
-    /// Blocks of threads of a multiprocessor.
+    /// Resident blocks per multiprocessor.
     fn resident(self) -> u32 {
         (self.shared_bytes / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 2)
     }
 
-    /// Chunks that there is room for; all but one are on their way.
+    /// Number of chunks that fit; all except one are in flight.
     fn stages(self) -> u32 {
         (self.shared_bytes / (self.resident() * (self.stage_bytes() + RESERVED))).clamp(2, 4)
     }
@@ -304,7 +306,7 @@ impl TiledQuantMatmul {
     /// Kernels for this target: every number of rows of one format, the most of the others, whole products and parts, and one that adds.
     pub fn some(target: Target) -> Vec<Self> {
         let of = |(format, rows, multiprocessors): (QuantFormat, usize, u32)| {
-            // A device of no multiprocessors computes no parts.
+            // With zero multiprocessors there are no parts.
             let tiling = Tiling::new(format, [rows, 4 * CHUNK as usize, 1], target, multiprocessors)?;
             Some(Self { shape: tiling.shape(rows == 8) })
         };
@@ -315,7 +317,7 @@ impl TiledQuantMatmul {
             .chain([Q5K, Q6K, Q8_0].map(|format| (format, 64, 0)));
         let parts = [(Q4K, 64), (Q5K, 16), (Q6K, 32), (Q8_0, 64)].map(|(format, rows)| (format, rows, 4));
         let mut some: Vec<Self> = whole.chain(parts).filter_map(of).collect();
-        // Where a block of threads has little shared memory, more rows are several tiles.
+        // With little shared memory per block, more rows are several tiles.
         some.sort_by_key(Kernel::name);
         some.dedup();
         some
@@ -345,7 +347,7 @@ impl Kernel for TiledQuantMatmul {
     }
 }
 
-/// What sums that are not finite are computed again from.
+/// The operands for recomputing sums that are not finite.
 #[derive(Clone, Copy)]
 struct Repair<'k> {
     k: &'k Builder,
@@ -369,7 +371,7 @@ fn is_finite<'k>(k: &'k Builder, x: F32<'k>) -> Value<'k, bool> {
     k.lt(k.abs(x), f32::INFINITY)
 }
 
-/// The kernel as it is written.
+/// The kernel while it is written.
 struct Body<'k> {
     k: &'k Builder,
     shape: Shape,
@@ -377,20 +379,20 @@ struct Body<'k> {
     scales: Pointer<'k, Global, u32>,
     weights: Pointer<'k, Global, u32>,
     out: Pointer<'k, Global, f32>,
-    /// Where the whole result is written.
+    /// Set if the whole result is written.
     repair: Option<Repair<'k>>,
     addend: Option<Pointer<'k, Global, f32>>,
     /// Rows of the result, rows of weights, elements of a row.
     extents: [Word<'k>; 3],
     /// Bytes of a row of weights.
     row_bytes: Word<'k>,
-    /// The first chunk of the part, and how many it has.
+    /// The first chunk of the part, and its number of chunks.
     chunks: [Word<'k>; 2],
     stages: Pointer<'k, Shared, u32>,
     thread: Word<'k>,
     warp: Word<'k>,
     lane: Word<'k>,
-    /// For each four rows of x, sums with the rows g and g + 8 of the weights.
+    /// For each four rows of x, the sums with rows g and g + 8 of the weights.
     sums: Vec<[Variable<'k, f32>; 2]>,
 }
 
@@ -424,18 +426,18 @@ impl<'k> Body<'k> {
         }
     }
 
-    /// A row of the tile among all of the weights; one that is not there is read as the last, and not written.
+    /// A row of the tile as a row of all weights; a missing one is read as the last, and not written.
     fn row(&self, row: Word<'k>) -> Word<'k> {
         let k = self.k;
         k.min(k.mad(k.ctaid_x(), WEIGHTS, row), self.extents[1] - 1)
     }
 
-    /// The bytes by which a chunk of a row of weights begins behind a multiple of sixteen.
+    /// The offset of a chunk of a row of weights from the preceding multiple of sixteen bytes.
     fn split(&self, row: Word<'k>, chunk: Word<'k>) -> Word<'k> {
         self.k.mad(row, self.row_bytes, chunk * self.shape.chunk_bytes()) & (PIECE - 1)
     }
 
-    /// Begins to copy the weights of a chunk to a stage, which begins this many bytes behind the first.
+    /// Starts copying the weights of a chunk to a stage, at this offset from the first.
     fn copy_weights(&self, chunk: Word<'k>, stage: Word<'k>) {
         let k = self.k;
         let shape = self.shape;
@@ -451,7 +453,7 @@ impl<'k> Body<'k> {
                 let from = k.mad_wide(row, self.row_bytes, k.cvt_u64(before + of_lane)) & !u64::from(PIECE - 1);
                 let to = self.stages.byte_index(stage + k.mad(in_tile, shape.pitch(), of_lane));
                 let present = if shape.step.is_split {
-                    // What lies behind the row is not read, and is zero here.
+                    // Bytes beyond the row are not read, and become zero.
                     let left = self.row_bytes - before + self.split(row, chunk);
                     k.bits_u32(k.max(k.min(k.bits_s32(left - of_lane), PIECE as i32), 0))
                 } else {
@@ -462,7 +464,7 @@ impl<'k> Body<'k> {
         });
     }
 
-    /// Begins to copy the rounded rows of x of a chunk.
+    /// Starts copying the rounded rows of x of a chunk.
     fn copy_rows(&self, chunk: Word<'k>, stage: Word<'k>) {
         let k = self.k;
         let shape = self.shape;
@@ -517,7 +519,7 @@ impl<'k> Body<'k> {
         let free = k.variable(ahead * shape.stage_bytes());
         k.for_(0u32, count, 1u32, |turn| {
             k.cp_async_wait_group::<u32>(Groups(ahead - 1));
-            // The chunk is there, and nobody reads the one before it.
+            // The chunk has arrived, and no thread reads the one before it.
             k.bar_sync(0u32);
             let later = turn + ahead;
             k.if_(k.lt(later, count), || {
@@ -567,14 +569,14 @@ impl<'k> Body<'k> {
         }
     }
 
-    /// The products of 32 elements of two rows of weights with those of a row of x, `total` the sum of these.
+    /// The products of 32 elements of two rows of weights with those of a row of x, whose sum is `total`.
     fn products(&self, rows: &[Row<'k>; 2], group: u32, x: [Word<'k>; 2], total: F32<'k>) -> [F32<'k>; 2] {
         let k = self.k;
         let step = self.shape.step;
         let zeros = [0; 4].map(|zero| k.constant::<i32>(zero));
         let d: Fragment<'k, i32, 4> = k.fragment();
         let whole = |d: Fragment<'k, i32, 4>, row: usize| {
-            // Both bytes of x.
+            // Combines both bytes of x.
             k.cvt_rn_f32(k.mad(d.get(2 * row), 256, d.get(2 * row + 1)))
         };
         if step.group == GROUP {
@@ -609,8 +611,8 @@ impl<'k> Body<'k> {
         })
     }
 
-    /// Where the sum of four rows of x, by the number of the four, with one of two rows of weights goes: its row and column, and whether
-    /// they are there.
+    /// The row and column of the sum of a row of x, given the number of its group of four, with one of two rows of
+    /// weights, and whether they exist.
     fn place(&self, four: Word<'k>, half: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
         let k = self.k;
         let [m, n, _] = self.extents;

@@ -37,65 +37,66 @@ use activations::{Activations, Reader};
 
 /// Warps that share rows of weights, and steps of a chunk.
 const STEPS: u32 = 8;
-/// Rows of weights of a product.
+/// Rows of weights in a product.
 const TALL: u32 = 16;
-/// Rows of x of a product.
+/// Rows of x in a product.
 const ACROSS: u32 = 4;
 /// Bytes of a copy.
 const PIECE: u32 = 16;
-/// Bytes for sums of squares at most, and for the alignment of all parts.
+/// Maximum bytes for sums of squares, and for the alignment of all parts.
 const SQUARES_BYTES: u32 = 1 << 10;
-/// Mean squares from here on have all digits in f32.
+/// Mean squares from here on are accurate in f32.
 const LEAST_MEAN: f32 = 1e-30;
-/// Rows, and elements of a row, at most: 32 bits count the bytes of a row, and what the last block reaches over.
+/// Maximum rows and elements of a row, so that the bytes of a row and the end of the last block fit 32 bits.
 const MOST: u64 = (1 << 30) - 1;
 
-/// What a kernel is configured by, and what follows from it.
+/// The configuration of a kernel, and derived values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     format: QuantFormat,
     step: Step,
     /// Rows of x at once: 1, 2, 4 or 8.
     rows: u32,
-    /// Brings the first weights while the launch in front still runs.
+    /// Copies the first weights while the preceding launch still runs.
     overlaps: bool,
     /// Adds another tensor to the result.
     adds: bool,
-    /// Normalises the rows of x first: what is added to their mean squares.
+    /// Normalises the rows of x first; this is added to their mean squares.
     norm: Option<Param>,
-    /// Groups of rows are tiles, with the products of an expert each.
+    /// Groups of rows are tiles, each with products of one expert.
     by_expert: bool,
 }
 
 impl Shape {
-    /// For this many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
+    /// For this many rows of x, a power of two up to 8. Measured on an H200: overlapping launches are up to a tenth
+    /// faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
         let step = Step::of(format)?;
         Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false, norm: None, by_expert: false })
     }
 
-    /// Rows of x that the columns of a product are for.
+    /// Rows of x in the columns of a product.
     fn across(self) -> u32 {
         self.rows.min(ACROSS)
     }
 
-    /// Groups of weights that the columns of a product are for.
+    /// Groups of weights in the columns of a product.
     fn groups_at_once(self) -> u32 {
         ACROSS / self.across()
     }
 
-    /// Sets of groups of a step.
+    /// Number of sets of groups of a step.
     fn sets(self) -> u32 {
         self.step.groups() / self.groups_at_once()
     }
 
-    /// Groups of 16 rows of weights. Measured on an H200: where taking bytes apart takes long, two blocks of threads that do not
-    /// wait for one another are faster than one, as long as rounding x twice costs little.
+    /// Groups of 16 rows of weights. Measured on an H200: if unpacking bytes takes long, two independent blocks are
+    /// faster than one, as long as rounding x twice costs little.
     fn teams(self) -> u32 {
         if self.rows == 1 && self.step.is_split { 1 } else { 2 }
     }
 
-    /// Rows of weights of a block of threads.
+    /// Rows of weights per block.
     fn weights(self) -> u32 {
         self.teams() * TALL
     }
@@ -114,12 +115,12 @@ impl Shape {
         STEPS * self.step.bytes
     }
 
-    /// Copies of a row of a chunk.
+    /// Number of copies for a row of a chunk.
     fn pieces(self) -> u32 {
         self.chunk_bytes() / PIECE + u32::from(self.step.is_split)
     }
 
-    /// Bytes from a row of a chunk to the next: lanes that read neighbouring rows meet in different banks.
+    /// Distance between rows of a chunk: lanes that read adjacent rows use different banks.
     fn row_bytes(self) -> u32 {
         self.chunk_bytes() + if self.format == QuantFormat::Q8_0 { PIECE } else { 2 * PIECE }
     }
@@ -128,8 +129,8 @@ impl Shape {
         self.weights() * self.row_bytes()
     }
 
-    /// Chunks of weights; all but one are on their way. Measured on an H200, of one row with Q8_0: with three a
-    /// multiprocessor has room for a third block, of the launch behind, and launches that overlap are slower by a sixth.
+    /// Chunks of weights; all except one are in flight. Measured on an H200, for one row with Q8_0: with three chunks a
+    /// multiprocessor has room for a third block, from the next launch, and overlapping launches are slower by a sixth.
     fn stages(self) -> u32 {
         match (self.format, self.rows) {
             (QuantFormat::Q6K, 1) if self.overlaps => 3,
@@ -139,7 +140,7 @@ impl Shape {
         }
     }
 
-    /// Chunks of x. Of one row with Q6_K half as many leave room for the third of its weights.
+    /// Chunks of x. For one row with Q6_K half as many leave room for the third chunk of weights.
     fn slots(self) -> u32 {
         match (self.format, self.rows) {
             (QuantFormat::Q6K, 1) => 4,
@@ -147,7 +148,7 @@ impl Shape {
         }
     }
 
-    /// Bytes from a plane of a chunk of x to the next.
+    /// Distance between planes of a chunk of x.
     fn pitch(self) -> u32 {
         self.chunk() + if self.rows == 1 { 64 } else { 32 }
     }
@@ -156,7 +157,7 @@ impl Shape {
         2 * self.rows * self.pitch()
     }
 
-    /// Bytes of shared memory at most: chunks of weights and of x, sums of warps, and with a norm sums of squares.
+    /// Maximum bytes of shared memory: chunks of weights and of x, sums of warps, and with a norm sums of squares.
     fn shared_bytes(self) -> u32 {
         let of_x = self.slot_bytes() + 4 * Activations::slot_scales(self);
         let sums = 4 * self.threads() / WARP * TALL * self.rows;
@@ -272,7 +273,7 @@ impl WarpQuantMatmul {
     }
 }
 
-/// The kernel as it is written.
+/// The kernel while it is written.
 struct Body<'k> {
     k: &'k Builder,
     shape: Shape,
@@ -287,24 +288,24 @@ struct Body<'k> {
     /// Bytes of a row of weights.
     row_bytes: Word<'k>,
     chunks: Word<'k>,
-    /// Groups of as many rows as a block of threads has.
+    /// Number of groups, each with the rows of a block.
     groups: Word<'k>,
     stages: Pointer<'k, Shared, u32>,
     activations: Activations<'k>,
     warp: Word<'k>,
     lane: Word<'k>,
-    /// The place of the lane in the registers of products: g and t.
+    /// The lane's position in the registers of products: g and t.
     place: [Word<'k>; 2],
     turn: Turn<'k>,
-    /// For each four rows of x, sums with the rows g and g + 8 of the weights.
+    /// For each four rows of x, the sums with rows g and g + 8 of the weights.
     sums: Vec<[Variable<'k, f32>; 2]>,
 }
 
-/// Where a chunk is in the weights and in shared memory.
+/// The position of a chunk in the weights and in shared memory.
 struct Cursor<'k> {
     group: Variable<'k, u32>,
     chunk: Variable<'k, u32>,
-    /// Bytes from the first stage on.
+    /// Offset from the first stage in bytes.
     stage: Variable<'k, u32>,
 }
 
@@ -328,7 +329,7 @@ impl<'k> Body<'k> {
         let (warp, lane) = (thread >> WARP.ilog2(), thread & (WARP - 1));
         let place = [lane >> 2, lane & 3u32];
         let row_bytes = depth / shape.format.block_len() as u32 * shape.format.block_bytes() as u32;
-        // One even of nothing: its sums are zeros.
+        // One chunk even if k is 0: its sums are zeros.
         let chunks = k.max((depth + (shape.chunk() - 1)) / shape.chunk(), 1);
         let groups = (n + (shape.weights() - 1)) / shape.weights();
         let stages = k.shared::<u32>(shape.stages() * shape.stage_bytes() / 4);
@@ -363,7 +364,7 @@ impl<'k> Body<'k> {
         Cursor { group: k.variable(k.ctaid_x()), chunk: k.variable(0u32), stage: k.variable(0u32) }
     }
 
-    /// To the next chunk; whether that is of other rows.
+    /// Advances to the next chunk. Returns whether that belongs to other rows.
     fn advance(&self, cursor: &Cursor<'k>) -> Value<'k, bool> {
         let k = self.k;
         let next = cursor.chunk.get() + 1u32;
@@ -377,12 +378,12 @@ impl<'k> Body<'k> {
         ends
     }
 
-    /// Where a row of the weights begins in a piece.
+    /// The offset of a row of the weights in its 16-byte piece.
     fn split(&self, row: Word<'k>) -> Word<'k> {
         (row * self.row_bytes) & (PIECE - 1)
     }
 
-    /// A row of a group of them; one that is not there is read as the last, and not written.
+    /// A row of a group; a missing one is read as the last, and not written.
     fn row(&self, group: Word<'k>, row: Word<'k>) -> Word<'k> {
         self.of_all(self.k.min(self.k.mad(group, self.shape.weights(), row), self.extents[1] - 1))
     }
@@ -392,7 +393,7 @@ impl<'k> Body<'k> {
         self.tile.map_or(row, |tile| tile.first_row() + row)
     }
 
-    /// Begins to copy a chunk, if there is one.
+    /// Starts copying a chunk, if there is one.
     fn copy(&self, cursor: &Cursor<'k>) {
         let k = self.k;
         let shape = self.shape;
@@ -419,7 +420,7 @@ impl<'k> Body<'k> {
                         }
                     }
                 };
-                // To say how many bytes are there takes a copy five instructions more.
+                // Copies with a variable number of bytes take five additional instructions.
                 let all = k.ge(left, shape.pieces() * PIECE);
                 k.if_else(
                     all,
@@ -450,7 +451,7 @@ impl<'k> Body<'k> {
             k.griddepcontrol_wait::<u32>();
         }
         let turn = k.variable(0u32);
-        // Chunks of x stay where there is room for all.
+        // Chunks of x are kept if all of them fit.
         let always = k.gt(self.chunks, shape.slots());
         let is_wanted = |turn: Word<'k>| k.or(always, k.lt(turn, self.chunks));
         let slot = |turn: Word<'k>, chunk: Word<'k>| k.selp(turn & (shape.slots() - 1), chunk, always);
@@ -469,7 +470,7 @@ impl<'k> Body<'k> {
             || k.lt(here.group, self.groups),
             || {
                 k.cp_async_wait_group::<u32>(Groups(shape.stages() - 2));
-                // The chunk is there, and nobody reads the one before it.
+                // The chunk has arrived, and no thread reads the one before it.
                 k.bar_sync(0u32);
                 self.copy(&ahead);
                 self.advance(&ahead);
@@ -504,7 +505,7 @@ impl<'k> Body<'k> {
             Row::read(k, shape.step.layout, self.stages, bytes, t, self.turn)
         });
         let zero = k.constant(0u32);
-        // The groups of a set that this lane has the columns of.
+        // The groups of a set whose columns this lane has.
         let own: Vec<Value<'k, bool>> = match shape.groups_at_once() {
             1 => Vec::new(),
             groups => (0..groups).map(|number| k.eq(g >> (1 + shape.across().ilog2()), number)).collect(),
@@ -523,7 +524,7 @@ impl<'k> Body<'k> {
                 let (unit, total) = self.activations.scale(reader, set, four);
                 for (i, (row, sum)) in rows.iter().zip(sums).enumerate() {
                     let (scale, minimum) = row.scales[set as usize];
-                    // Both bytes of x.
+                    // Combines both bytes of x.
                     let product = k.cvt_rn_f32(k.mad(products[2 * i], 256, products[2 * i + 1]));
                     let product = match (minimum, total) {
                         (Some(minimum), Some(total)) => k.fma(scale, product, -(minimum * total)),
@@ -558,8 +559,8 @@ impl<'k> Body<'k> {
         [0, 1, 2, 3].map(|i| d.get(i))
     }
 
-    /// A sum with a row of x, of rows that are normalised divided by the root of the mean square; and whether it is sound: finite, and the
-    /// mean square neither beyond the range of f32 nor so small that its digits are lost.
+    /// A sum with a row of x, divided by the root of the mean square for normalised rows; and whether it is valid:
+    /// finite, with a mean square that neither exceeds the range of f32 nor has lost digits.
     fn normal(&self, sum: F32<'k>, row: Word<'k>) -> (F32<'k>, Value<'k, bool>) {
         let k = self.k;
         let finite = k.lt(k.abs(sum), f32::INFINITY);
@@ -569,7 +570,7 @@ impl<'k> Body<'k> {
         (sum * k.rcp(k.sqrt(mean)), k.and(finite, ordinary))
     }
 
-    /// From the warps to one thread for each result of a group of rows.
+    /// Sums the results of a group of rows over the warps, one thread for each.
     fn finish(&self, group: Word<'k>) {
         let k = self.k;
         let shape = self.shape;

@@ -6,7 +6,7 @@ use super::{LIFTED, Word};
 use crate::kernels::math::F32;
 use crate::{Builder, F16, Pointer, Shared, Value};
 
-/// How the blocks that these kernels read lie in memory.
+/// The memory layouts of the blocks that these kernels read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
     /// Q4_K, and with a fifth bit Q5_K.
@@ -17,24 +17,24 @@ pub(super) enum Layout {
     Q8_0,
 }
 
-/// What a warp takes of a row of weights at once.
+/// The part of a row of weights that a warp processes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Step {
     pub(super) layout: Layout,
     pub(super) elements: u32,
     pub(super) bytes: u32,
-    /// Neighbouring elements with a step in common.
+    /// Adjacent elements with a common step.
     pub(super) group: u32,
-    /// Elements are of steps and minima.
+    /// Whether elements have steps and minima.
     pub(super) has_minima: bool,
-    /// Bytes have no sign.
+    /// Whether bytes are unsigned.
     pub(super) unsigned: bool,
-    /// A row may begin at any multiple of two bytes, not of sixteen.
+    /// Whether a row may begin at any multiple of two bytes, instead of sixteen.
     pub(super) is_split: bool,
 }
 
 impl Step {
-    /// `None` of formats for which there is no such kernel.
+    /// `None` for formats without such a kernel.
     pub(super) fn of(format: QuantFormat) -> Option<Self> {
         Some(match format {
             QuantFormat::Q4_0
@@ -85,7 +85,7 @@ impl Step {
     }
 }
 
-/// A group of each set of groups that is this lane's: the number in the set.
+/// The group of each set of groups that belongs to this lane: its index in the set.
 #[derive(Clone, Copy)]
 pub(super) struct Turn<'k> {
     /// Groups of a set.
@@ -94,7 +94,8 @@ pub(super) struct Turn<'k> {
 }
 
 impl<'k> Turn<'k> {
-    /// The byte of the group in a word that has one for each of four groups, that of the first of the set in `first`.
+    /// The byte of the group in a word that has one byte for each of four groups; `first` has that of the first of the
+    /// set.
     fn byte(&self, k: &'k Builder, word: Word<'k>, first: u32) -> F32<'k> {
         let selector = 0x7650 | first;
         let lifted = match self.of {
@@ -105,19 +106,19 @@ impl<'k> Turn<'k> {
     }
 }
 
-/// What a group of integers times numbers is multiplied by, and what is taken for the sum of the numbers.
+/// The factor of a group's integer products, and the multiple of the sum of x that is subtracted.
 pub(super) type Scale<'k> = (F32<'k>, Option<F32<'k>>);
 
-/// A step of a row, as this lane has it.
+/// A lane's part of a step of a row.
 pub(super) struct Row<'k> {
     /// For each group the bytes of the operand.
     pub(super) groups: Vec<Vec<Word<'k>>>,
-    /// For each set of groups, of this lane's.
+    /// For each set of groups, the scales of this lane.
     pub(super) scales: Vec<Scale<'k>>,
 }
 
 impl<'k> Row<'k> {
-    /// That begins this many bytes behind `at`; `t` is the number of the lane in its quad.
+    /// Reads the row at this offset in bytes from `at`; `t` is the number of the lane in its quad.
     pub(super) fn read(
         k: &'k Builder,
         layout: Layout,
@@ -134,7 +135,8 @@ impl<'k> Row<'k> {
     }
 }
 
-/// Q4_K and Q5_K. Integers of the upper groups stand in the upper bits of their bytes: their step is as much less.
+/// Q4_K and Q5_K. Integers of the upper groups are in the upper bits of their bytes, so their step is correspondingly
+/// smaller.
 fn affine<'k>(k: &'k Builder, five: bool, at: Pointer<'k, Shared, u32>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
     let [units, a, b, c] = k.ld_v::<_, _, 4>(at);
     let of_lane = at.byte_index(t * 8u32);
@@ -158,7 +160,7 @@ fn affine<'k>(k: &'k Builder, five: bool, at: Pointer<'k, Shared, u32>, t: Word<
         groups.push(vec![lower(0), lower(1)]);
         groups.push(vec![upper(0), upper(1)]);
     }
-    // Of the first four groups scales and minima are bytes; of the last four those have the upper two bits.
+    // Scales and minima of the first four groups are bytes; for the last four these bytes contain the upper two bits.
     let scales = [a & 0x3f3f_3f3fu32, c & 0x0f0f_0f0fu32 | a >> 2 & 0x3030_3030u32];
     let minima = [b & 0x3f3f_3f3fu32, c >> 4 & 0x0f0f_0f0fu32 | b >> 2 & 0x3030_3030u32];
     let [unit, unit_of_minima] = k.halves::<F16>(units).map(|unit| k.cvt_f32(unit));
@@ -176,22 +178,22 @@ fn affine<'k>(k: &'k Builder, five: bool, at: Pointer<'k, Shared, u32>, t: Word<
     Row { groups, scales: (0..8 / turn.of).map(scale).collect() }
 }
 
-/// Words of bytes that begin at a multiple of two.
+/// Words that begin at a multiple of two bytes.
 struct Halves<'k> {
     k: &'k Builder,
-    /// The word in which the first begins.
+    /// The word that contains the first byte.
     at: Pointer<'k, Shared, u32>,
     selector: Word<'k>,
 }
 
 impl<'k> Halves<'k> {
-    /// From this many bytes behind `at` on.
+    /// Beginning at this offset in bytes from `at`.
     fn new(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>) -> Self {
         let selector = k.selp(0x5432u32, 0x3210u32, k.ne(bytes & 2u32, 0));
         Self { k, at: at.byte_index(bytes & !3u32), selector }
     }
 
-    /// `count` neighbours, this many bytes further.
+    /// `count` consecutive words, this many bytes further.
     fn words(&self, bytes: u32, count: u32) -> Vec<Word<'k>> {
         let at = self.at.bytes(bytes as i32);
         let words: Vec<Word<'k>> = (0..=count).map(|i| self.k.ld(at.offset(i as i32))).collect();
@@ -199,20 +201,20 @@ impl<'k> Halves<'k> {
     }
 }
 
-/// The number of 16 bits that lies this many bytes behind `at`.
+/// The f16 number at this offset in bytes from `at`.
 fn half<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, further: u32) -> F32<'k> {
     let half: Value<'k, F16> = k.ld(at.byte_index(bytes).bytes(further as i32).cast());
     k.cvt_f32(half)
 }
 
-/// Q6_K. Integers less 32 stand in the upper six bits of their bytes.
+/// Q6_K. Integers minus 32 are in the upper six bits of their bytes.
 fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
     let of_lane = Halves::new(k, at, bytes + t * 4u32);
     let word = |bytes: u32| of_lane.words(bytes, 1)[0];
     let mut groups = Vec::new();
     for part in 0..2u32 {
         let low: Vec<_> = (0..4).map(|i| word(64 * part + 16 * i)).collect();
-        // The upper bit of each is turned over, which takes 32 from the integer.
+        // Inverting the upper bit of each subtracts 32 from the integer.
         let high: Vec<_> = (0..2).map(|i| word(128 + 32 * part + 16 * i) ^ 0xaaaa_aaaau32).collect();
         for quarter in 0..4u32 {
             for side in 0..2u32 {
@@ -224,7 +226,7 @@ fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Wo
         }
     }
     let unit = half(k, at, bytes, 208) * 0.25f32;
-    // With the sign turned over, bytes are 128 too great.
+    // Inverting the sign bit adds 128 to each byte.
     let scales: Vec<_> =
         Halves::new(k, at, bytes).words(192, 4).into_iter().map(|word| word ^ 0x8080_8080u32).collect();
     let scale = |set: u32| {

@@ -8,48 +8,49 @@ use crate::kernels::math::F32;
 use crate::kernels::team::{self, Exchange, WARP};
 use crate::{Builder, Global, Pointer, Shared, Target, Value, Variable};
 
-/// Phases of an exchange that may be under way at once: who goes on to the next one knows that all have come to this one, not
-/// that they have read what they found.
+/// Phases of an exchange that may be in progress at once: a block that enters the next one knows that all have entered
+/// this one, not that they have read its results.
 const PHASES: u32 = 2;
-/// Elements of the parts of a row that a warp has one behind the other.
+/// Distance between the consecutive parts of a row in a warp, in elements.
 const PART: u32 = WARP * VECTOR;
 
-/// The alignment of what copies write to shared memory. Measured on an H200: with 16 bytes long rows of softmax take 5 to 6 % longer.
+/// Alignment of the destinations of copies in shared memory. Measured on an H200: with 16 bytes long rows of softmax
+/// take 5 to 6 % longer.
 const LINE: u32 = 128;
 
-/// What a thread has of the rows of its team.
+/// The share of a thread in the rows of its team.
 pub(in crate::kernels) struct Share<'k> {
     k: &'k Builder,
     hold: Hold,
-    /// The position in the block, or in the warp where that is the team.
+    /// The position in the block, or in the warp if that is the team.
     thread: Value<'k, u32>,
     cluster: Option<Cluster<'k>>,
-    /// The position of the team, or of the cluster where that is one, in the grid.
+    /// The position of the team, or of the cluster if there is one, in the grid.
     team: Value<'k, u32>,
-    /// The first column, how many there are, and rows.
+    /// The first column, the number of columns, and the number of rows.
     column: Value<'k, u32>,
     n: Value<'k, u32>,
     rows: Value<'k, u32>,
-    /// Exchanges so far, of blocks that come to the same one again and again.
+    /// Exchanges so far, in persistent blocks.
     exchanges: Option<Variable<'k, u32>>,
 }
 
-/// How the blocks of a cluster tell one another what they found.
+/// How the blocks of a cluster exchange results.
 struct Cluster<'k> {
     /// The position of this block.
     rank: Value<'k, u32>,
     barriers: Option<Barriers<'k>>,
 }
 
-/// Barriers in shared memory that count what has come, one for each of the phases that may be under way.
+/// Barriers in shared memory that count arrived bytes, one for each of the phases that may be in progress.
 struct Barriers<'k> {
     first: Pointer<'k, Shared, u64>,
-    /// Exchanges that were written so far, of blocks that come to each but once.
+    /// Number of exchanges in the code so far, for blocks that execute each only once.
     used: Cell<u32>,
 }
 
 impl<'k> Barriers<'k> {
-    /// Initialised, for all who meet at a barrier of the cluster afterwards.
+    /// Initialises them for all threads that pass a barrier of the cluster afterwards.
     fn new(k: &'k Builder, thread: Value<'k, u32>) -> Self {
         let first = k.shared(PHASES);
         k.if_(k.eq(thread, 0), || {
@@ -59,7 +60,7 @@ impl<'k> Barriers<'k> {
         Self { first, used: Default::default() }
     }
 
-    /// The barrier that is next where none comes twice.
+    /// The next barrier if none is used twice.
     fn next(&self) -> Pointer<'k, Shared, u64> {
         let number = self.used.replace(self.used.get() + 1);
         assert!(number < PHASES, "a row has barriers for {PHASES} exchanges");
@@ -70,7 +71,7 @@ impl<'k> Barriers<'k> {
 /// Elements that a thread holds of a row.
 pub(in crate::kernels) type Elements<'k> = Vec<F32<'k>>;
 
-/// What stands in place of elements that are not there.
+/// The value of missing elements.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::kernels) enum Absent {
     /// A number.
@@ -79,31 +80,32 @@ pub(in crate::kernels) enum Absent {
     First,
 }
 
-/// Rows that a thread holds its elements of.
+/// The elements of the thread's rows.
 pub(in crate::kernels) struct Held<'k> {
     /// Of each row.
     pub(in crate::kernels) elements: Vec<Elements<'k>>,
-    /// Of each row, what stands in place of an element that is not there.
+    /// For each row the value of missing elements.
     pub(in crate::kernels) absent: Vec<F32<'k>>,
     of_rows: Vec<OfRow<'k>>,
 }
 
-/// The number of a row, and how many columns there are of it: none of a row that is not there.
+/// The number of a row, and its columns: 0 for a missing row.
 #[derive(Clone, Copy)]
 struct OfRow<'k> {
     row: Value<'k, u32>,
     n: Value<'k, u32>,
-    /// Where the first element of the thread is, where that is kept: copies leave the registers for it to others.
+    /// The position of the thread's first element, if it is stored: with copies the register is needed otherwise.
     at: Option<Value<'k, u64>>,
 }
 
-/// Where a warp's parts of rows come to in shared memory. The first lane has them brought, where its own elements are.
+/// Where a warp's parts of rows arrive in shared memory. The first lane starts the copies, from the position of its own
+/// elements.
 struct Stage<'k> {
     /// The first element of the thread.
     at: Pointer<'k, Shared, f32>,
-    /// What counts the bytes.
+    /// The barrier that counts the bytes.
     barrier: Pointer<'k, Shared, u64>,
-    /// Bytes of a row, of the first lane.
+    /// Bytes of a row, in the first lane.
     bytes: Value<'k, u32>,
     is_first_lane: Value<'k, bool>,
 }
@@ -118,14 +120,14 @@ impl Hold {
         n: Value<'k, u32>,
     ) -> Share<'k> {
         if self.block() == LARGE {
-            // For two of them the assembler would keep a register of each thread in memory before `sm_80`.
+            // For two blocks the assembler would spill a register of each thread before `sm_80`.
             k.resident_blocks(if target < Target::Sm80 { 1 } else { 2 });
         }
         let ([team, thread], cluster) = if self.is_cluster() {
             k.cluster(self.cluster);
             let thread = k.tid_x();
             let barriers = self.counts.then(|| Barriers::new(k, thread));
-            // Who writes to another block waits until that one has begun.
+            // A block may write to another only after that one has begun.
             k.barrier_cluster_arrive::<u32>();
             let cluster = Cluster { rank: k.cluster_ctarank(), barriers };
             ([k.ctaid_x() >> self.cluster.ilog2(), thread], Some(cluster))
@@ -144,7 +146,7 @@ impl Hold {
         Share { k, hold: self, thread, cluster, team, column, n, rows, exchanges }
     }
 
-    /// The number of a warp among those that hold a row. Blocks take turns, so that the last columns are of all of them.
+    /// The number of a warp among those that hold a row. Blocks alternate, so that all have some of the last columns.
     fn number_of_warp<'k>(
         self,
         k: &'k Builder,
@@ -157,35 +159,36 @@ impl Hold {
 }
 
 impl<'k> Share<'k> {
-    /// Whether the block goes on to further rows.
+    /// Whether the kernel is persistent.
     pub(in crate::kernels) fn stays(&self) -> bool {
         self.hold.stays()
     }
 
-    /// How many elements are beside one another.
+    /// Number of adjacent elements.
     fn width(&self) -> u32 {
         if self.hold.is_brought() { VECTOR } else { 1 }
     }
 
-    /// Where an element is, from the first one of the thread on.
+    /// The offset of an element from the first of the thread.
     fn offset(&self, element: u32) -> i32 {
         let step = if self.hold.is_brought() { PART } else { self.hold.team };
         (element / self.width() * step + element % self.width()) as i32
     }
 
-    /// Where the elements that are beside one another are, and whether they are among this many columns.
+    /// The offsets of the groups of adjacent elements, and whether they are inside this many columns.
     fn there(&self, n: Value<'k, u32>, elements: Range<usize>) -> impl Iterator<Item = (i32, Value<'k, bool>)> {
         let (k, column) = (self.k, self.column);
         let firsts = elements.step_by(self.width() as usize).map(|element| self.offset(element as u32));
         firsts.map(move |at| (at, k.lt(column + at as u32, n)))
     }
 
-    /// The numbers of all elements.
+    /// The indices of all elements.
     fn all(&self) -> Range<usize> {
         0..self.hold.elements as usize
     }
 
-    /// Runs `body` for rows of the team, whose elements it holds then: once, or where blocks stay again and again. Called once.
+    /// Runs `body` for rows of the team after loading its elements: once, or repeatedly in persistent blocks. Called
+    /// once.
     pub(in crate::kernels) fn each(&self, x: Pointer<'k, Global, f32>, absent: Absent, body: impl FnOnce(Held<'k>)) {
         if self.hold.is_brought() {
             return self.each_brought(x, absent, body);
@@ -203,7 +206,7 @@ impl<'k> Share<'k> {
         body(Held { elements, absent, of_rows });
     }
 
-    /// The same of rows that copies bring.
+    /// The same for rows that asynchronous copies load.
     fn each_brought(&self, x: Pointer<'k, Global, f32>, absent: Absent, body: impl FnOnce(Held<'k>)) {
         let (k, hold) = (self.k, self.hold);
         k.resident_blocks(hold.brought);
@@ -218,7 +221,7 @@ impl<'k> Share<'k> {
         }
         k.blocks_stay();
         let (teams, stride) = ((self.rows + (hold.rows - 1)) / hold.rows, k.nctaid_x() >> hold.cluster.ilog2());
-        // What is read of the next rows in place of elements is read as early as those.
+        // The replacements for missing elements of the next rows are loaded as early as those rows.
         let absent_next = match absent {
             Absent::First => absent_first.into_iter().map(|absent| k.variable(absent)).collect(),
             Absent::Number(_) => Vec::new(),
@@ -235,7 +238,8 @@ impl<'k> Share<'k> {
             }
             let held = self.take(&stage, team, absent_here, parity.get());
             parity.set(k.xor(parity, 1u32));
-            // Copies write by the async proxy, which to meet does not keep behind what lanes have read: each has to fence, too.
+            // Copies write through the async proxy, which a barrier does not order after the lanes' reads: each lane
+            // needs a fence too.
             k.fence_proxy_async::<u32>();
             k.bar_warp_sync(u32::MAX);
             k.if_(k.lt(next, teams), || self.bring(&stage, x, next));
@@ -243,7 +247,7 @@ impl<'k> Share<'k> {
         });
     }
 
-    /// Waits for the rows of a team, and takes this thread's elements.
+    /// Waits for the rows of a team, and loads this thread's elements.
     fn take(&self, stage: &Stage<'k>, team: Value<'k, u32>, absent: Vec<F32<'k>>, parity: Value<'k, u32>) -> Held<'k> {
         let k = self.k;
         let of_rows = self.of_rows(team);
@@ -257,12 +261,12 @@ impl<'k> Share<'k> {
         Held { elements, absent, of_rows }
     }
 
-    /// Of the rows of a team.
+    /// The rows of a team.
     fn of_rows(&self, team: Value<'k, u32>) -> Vec<OfRow<'k>> {
         let k = self.k;
         let of_row = |row| {
             let row = team * self.hold.rows + row;
-            // Of a row that is not there nothing is read, and its threads go along.
+            // Nothing is read from a missing row, but its threads take part in the rest.
             let n = k.selp(self.n, 0, k.lt(row, self.rows));
             let at = (!self.hold.is_brought()).then(|| self.first_of(row));
             OfRow { row, n, at }
@@ -270,12 +274,12 @@ impl<'k> Share<'k> {
         (0..self.hold.rows).map(of_row).collect()
     }
 
-    /// Where the first element of the thread is in a row.
+    /// The position of the thread's first element in a row.
     fn first_of(&self, row: Value<'k, u32>) -> Value<'k, u64> {
         self.k.mad_wide(row, self.n, self.k.cvt_u64(self.column))
     }
 
-    /// What stands in place of elements of the rows of a team that are not there.
+    /// The replacements for missing elements of a team's rows.
     fn absent(&self, x: Pointer<'k, Global, f32>, team: Value<'k, u32>, absent: Absent) -> Vec<F32<'k>> {
         let k = self.k;
         let of_row = |row| match absent {
@@ -288,7 +292,7 @@ impl<'k> Share<'k> {
         (0..self.hold.rows).map(of_row).collect()
     }
 
-    /// Where the rows of this warp come to.
+    /// Where the rows of this warp arrive.
     fn stage(&self) -> Stage<'k> {
         let (k, hold) = (self.k, self.hold);
         let of_warp = hold.elements * WARP;
@@ -306,7 +310,7 @@ impl<'k> Share<'k> {
         Stage { at, barrier, bytes: columns * 4, is_first_lane }
     }
 
-    /// Begins to copy this warp's parts of the rows of a team.
+    /// Starts copying this warp's parts of the rows of a team.
     fn bring(&self, stage: &Stage<'k>, x: Pointer<'k, Global, f32>, team: Value<'k, u32>) {
         let (k, hold) = (self.k, self.hold);
         k.if_(stage.is_first_lane, || {
@@ -314,7 +318,7 @@ impl<'k> Share<'k> {
             k.if_(k.gt(stage.bytes, 0), || {
                 for number in 0..hold.rows {
                     let to = stage.at.offset((number * hold.elements * WARP) as i32);
-                    // In place of a row that is not there the last one, which nobody looks at.
+                    // A missing row is replaced by the last one, which is not used.
                     let row = k.min(team * hold.rows + number, self.rows - 1);
                     k.cp_async_bulk_load(to, x.index_wide(self.first_of(row)), stage.bytes, stage.barrier);
                 }
@@ -322,18 +326,18 @@ impl<'k> Share<'k> {
         });
     }
 
-    /// The elements of a vector that belong to the columns of the thread, where it has many rows to use them for.
+    /// The elements of a vector for the columns of the thread, if it uses them for many rows.
     pub(in crate::kernels) fn kept(&self, vector: Pointer<'k, Global, f32>) -> Option<Elements<'k>> {
         self.hold.stays().then(|| self.of_columns(vector, self.all()))
     }
 
-    /// The numbers of the elements of a thread, as many at once as are read of other vectors.
+    /// The indices of the thread's elements, in groups of the size in which other vectors are read.
     pub(in crate::kernels) fn groups(&self) -> impl Iterator<Item = Range<usize>> {
         let elements = self.hold.elements as usize;
         (0..elements).step_by(AT_ONCE as usize).map(move |first| first..elements.min(first + AT_ONCE as usize))
     }
 
-    /// The elements of a vector that belong to some columns of the thread.
+    /// The elements of a vector for some columns of the thread.
     pub(in crate::kernels) fn of_columns(
         &self,
         vector: Pointer<'k, Global, f32>,
@@ -367,8 +371,8 @@ impl<'k> Share<'k> {
         }
     }
 
-    /// Combines values that each thread has, one for each row or some for each, by a tree; every thread gets the results. All
-    /// threads come here.
+    /// Combines values of all threads by a tree, one for each row or several for each; every thread gets the results.
+    /// All threads must execute this.
     pub(in crate::kernels) fn combine<T: Exchange>(
         &self,
         values: Vec<Value<'k, T>>,
@@ -380,7 +384,7 @@ impl<'k> Share<'k> {
         if team == WARP {
             return values;
         }
-        // A place for each warp that shares the rows, and those of one value after another's.
+        // One slot for each warp that shares the rows, and for each value.
         let warps = team / WARP;
         let places = warps * cluster;
         let of_phase = places * values.len() as u32;
@@ -408,7 +412,7 @@ impl<'k> Share<'k> {
                     let bytes = of_phase * T::TYPE.bytes();
                     k.if_(k.eq(self.thread, 0), || k.mbarrier_arrive_expect_tx(barrier, bytes));
                 }
-                // A lane writes to each block.
+                // One lane writes to each block.
                 k.if_(k.lt(lane, cluster), || {
                     let to = found.index(k.mad(*rank, warps, warp)).of_block(lane);
                     let there = barrier.map(|(barrier, _)| barrier.of_block(lane));

@@ -25,18 +25,20 @@ use tile::{Tile, TileSet};
 
 mod tile;
 
-/// Products in a chain, at most: bounds the rounding error, and keeps the kernels of a panel near while pixels pass by.
+/// Maximum number of products in a chain: limits the rounding error, and keeps the kernels of a panel cached while
+/// pixels pass by.
 const TERMS: usize = 320;
 
-/// Elements of the frame of a block of rows: it lies in the second-level cache beside the results of a panel.
+/// Elements of the frame of a block of rows, which fits the second-level cache together with the results of a panel.
 const BLOCK: usize = 128 * 1024;
 
-/// Rows of results of a part at least, where threads share rows rather than channels: each copies what reaches beyond.
+/// Minimum rows of results of a part if threads share rows rather than channels: each part copies the rows beyond its
+/// own.
 const FEW_ROWS: usize = 4;
 
-/// Whether kernels `[c_out, c_in, kh, kw]` go this way: to turn results has to be little beside the terms of each, on wide
-/// registers more than on narrow ones, and vectors have to be filled. It does not depend on the images or the number of
-/// threads.
+/// Whether kernels `[c_out, c_in, kh, kw]` suit this algorithm: transposing results must cost little compared with the
+/// terms of each, which costs more on wide registers than on narrow ones, and vectors must be full. Does not depend on
+/// the images or the number of threads.
 pub(super) fn suits(isa: Isa, [c_out, c_in, kh, kw]: [usize; 4]) -> bool {
     let (places, padded) = (kh.saturating_mul(kw), c_out.next_multiple_of(isa.lanes()));
     let (least_inputs, least_terms) = if isa.lanes() >= 8 { (8, 128) } else { (1, 16) };
@@ -48,19 +50,19 @@ pub(super) fn frame_len(e: &ConvolveExtents, stride: (usize, usize)) -> u128 {
     Frame::whole(e, stride).elements().saturating_mul(e.c_in as u128)
 }
 
-/// Kernels, of `[c_out, c_in, kh, kw]`.
+/// Kernels of `[c_out, c_in, kh, kw]`.
 pub(super) struct Kernels {
     lie: Lie,
-    /// Whether all are finite: what lies on the padding then adds nothing.
+    /// Whether all are finite: then products with the padding add nothing.
     finite: bool,
 }
 
-/// How kernels lie.
+/// The layout of kernels.
 enum Lie {
-    /// Panel after panel of two vectors of output channels, the last perhaps of one: a row of such a panel for each input
-    /// channel and place.
+    /// Consecutive panels of two vectors of output channels, the last possibly of one; each panel has a row for each
+    /// input channel and kernel position.
     Packed(*const f32),
-    /// As a matrix with a column for each output channel.
+    /// A matrix with a column for each output channel.
     Plain(MatrixRef),
 }
 
@@ -81,7 +83,8 @@ fn pack(isa: Isa, threads: usize, kernels: &[f32], terms: usize, out: &mut [f32]
     threads::for_each(c_out.div_ceil(width), threads, |panel| {
         let first = panel * width;
         let (columns, to) = (width.min(c_out - first), to.get().wrapping_add(first * terms));
-        // SAFETY: a `Simd` exists only for an available instruction set; the kernels are there, and each panel has its place.
+        // SAFETY: a `Simd` exists only for an available instruction set; the kernels are readable, and each panel has
+        // its own memory.
         unsafe { pack_panels(from, isa, 0, terms, first, columns, to) };
     });
 }
@@ -117,13 +120,13 @@ impl std::fmt::Debug for Kept {
 /// Whether no element is NaN or infinite.
 fn all_finite(x: &[f32]) -> bool {
     const EXPONENT: u32 = f32::INFINITY.to_bits();
-    // Of such an element the exponent is all ones and one more reaches the sign: integers, which any compiler does several at a
-    // time, and no branch for each.
+    // The exponent of such an element is all ones, so adding one carries into the sign: integer arithmetic that
+    // compilers vectorise, without a branch for each element.
     let beyond = |x: &[f32]| x.iter().fold(0, |all, x| all | ((x.to_bits() & EXPONENT) + (1 << 23)));
     x.chunks(1024).all(|x| beyond(x) >> 31 == 0)
 }
 
-/// Convolves images with kernels that are not packed.
+/// Convolves images with unpacked kernels.
 pub(super) fn run(
     isa: Isa,
     threads: usize,
@@ -135,7 +138,7 @@ pub(super) fn run(
 ) {
     let (terms, finite) = (e.c_in * e.kh * e.kw, all_finite(kernels));
     if e.batch * cut(isa, threads, e, stride).0 == 1 {
-        // Each part packs what it is about to read: large kernels would leave the caches meanwhile.
+        // Each part packs the kernels just before reading them: large kernels would leave the caches otherwise.
         let kernels = Kernels { lie: Lie::Plain(MatrixRef::new(kernels, terms, true)), finite };
         // SAFETY: a `Simd` exists only for an available instruction set; the slices have these extents.
         return unsafe { run_with(isa, threads, e, stride, x, &kernels, y) };
@@ -148,8 +151,8 @@ pub(super) fn run(
     });
 }
 
-/// Blocks that the rows of results of an image are cut into, and parts of their output channels: as many for each thread, or
-/// the others would wait for one.
+/// The number of blocks of rows of an image's results, and of parts of their output channels. Every thread gets the
+/// same number, so that none waits for another.
 fn cut(isa: Isa, threads: usize, e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     let under_row = e.c_in * Frame::whole(e, stride).row();
     // The frame of a block stays in the second-level cache.
@@ -172,8 +175,8 @@ fn cut(isa: Isa, threads: usize, e: &ConvolveExtents, stride: (usize, usize)) ->
 /// Convolves images with kernels.
 ///
 /// # Safety
-/// The instruction set is there, packed kernels are packed for it, with the extents of `e`. The slices have its extents, none
-/// of them zero.
+/// The instruction set is available, packed kernels are packed for it, with the extents of `e`. The slices have these
+/// extents, and no extent is zero.
 pub(super) unsafe fn run_with(
     isa: Isa,
     threads: usize,
@@ -208,8 +211,8 @@ pub(super) unsafe fn run_with(
             for first in channels.clone().step_by(width) {
                 let columns = width.min(channels.end - first);
                 let to = out.get().wrapping_add((n * e.c_out + first) * plane + rows.start * e.out_w);
-                // SAFETY: the caller's contract; the sums have room for the panel, the results of these channels and rows are
-                // written by nobody else.
+                // SAFETY: the caller's contract; the sums have room for the panel, and nothing else writes the results
+                // of these channels and rows.
                 unsafe {
                     let width = part.panel(first, columns, packed, sums);
                     transpose::turn(isa, (sums.as_ptr(), width), (to, plane), results, columns);
@@ -229,19 +232,19 @@ struct Part<'a> {
     rows: Range<usize>,
     /// The frame under the rows.
     x: &'a [f32],
-    /// Where in a plane of the frame the pixels under the places of a kernel stand, for the first result.
+    /// The offsets of the pixels under the kernel positions in a plane of the frame, for the first result.
     offsets: &'a [u64],
     kernels: &'a Kernels,
 }
 
-/// Some terms: input channels, and places of each.
+/// Some terms: a range of input channels, and of kernel positions in each.
 struct Terms {
     channels: Range<usize>,
     places: Range<usize>,
 }
 
 impl Part<'_> {
-    /// The blocks that terms are cut into: of whole channels, or of one.
+    /// The blocks into which terms are divided: of whole channels, or of a part of one.
     fn blocks(&self) -> impl Iterator<Item = Terms> {
         let (c_in, places) = (self.e.c_in, self.offsets.len());
         let of_channels = c_in.div_ceil((TERMS / places).clamp(1, c_in));
@@ -255,7 +258,7 @@ impl Part<'_> {
         })
     }
 
-    /// The places whose pixels are in the image, for a row of results.
+    /// The kernel positions whose pixels are inside the image, for a row of results.
     fn inside(&self, row: usize) -> Range<usize> {
         let e = self.e;
         if !self.kernels.finite {
@@ -267,11 +270,12 @@ impl Part<'_> {
         start * e.kw..end * e.kw
     }
 
-    /// The results of the output channels from `first` on, a row for each pixel, whose length is returned.
+    /// Computes the results of the output channels from `first` on, a row for each pixel. Returns the length of these
+    /// rows.
     ///
     /// # Safety
-    /// The instruction set is there, packed kernels are packed for it, the frame has its planes, `sums` has room for the
-    /// results, and `packed` for the kernels of a block if these are not packed.
+    /// The instruction set is available, packed kernels are packed for it, the frame has its planes, `sums` has room
+    /// for the results, and `packed` for the kernels of a block unless they are packed already.
     unsafe fn panel(&self, first: usize, columns: usize, packed: &mut [f32], sums: &mut [f32]) -> usize {
         let Self { set, e, frame, offsets, .. } = self;
         let vectors = columns.div_ceil(set.lanes);
@@ -280,7 +284,7 @@ impl Part<'_> {
         for (number, block) in self.blocks().enumerate() {
             let channels = block.channels.len();
             let (start, terms) = (block.channels.start * places, channels * places);
-            // The kernels of the block, and those of the next, of which each tile brings some lines near.
+            // The kernels of the block, and those of the next block, which each tile prefetches in part.
             let (kernels, next) = match self.kernels.lie {
                 Lie::Packed(all) => {
                     let kernels = all.wrapping_add(first * e.c_in * places + start * width);

@@ -4,11 +4,11 @@ use crate::Isa;
 use crate::gemm::{each_row, for_rows};
 use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 
-/// Results of the largest tile of any instruction set.
+/// Maximum number of results of a tile for any instruction set.
 const MOST: usize = 14;
 
-/// Results of a tile of this many vectors such that sums, a row of the kernels and a pixel fit the registers; a product that is
-/// not fused needs one more.
+/// Maximum results of a tile of this many vectors such that sums, a row of the kernels and a pixel fit the registers;
+/// an unfused product needs one more register.
 const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
     match (registers >= 32, fused && registers >= 16) {
         (true, _) => MOST,
@@ -17,27 +17,28 @@ const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
     }
 }
 
-/// A tile's work: for each result `i` the sum over channels and places of `x[i + offset]` times a row of the kernels.
+/// The work of a tile: for each result `i` the sum over channels and kernel positions of `x[i + offset]` times a row of
+/// the kernels.
 pub(super) struct Tile {
-    /// The pixel that offsets count from, for the first result.
+    /// The pixel at offset 0 for the first result.
     pub(super) x: *const f32,
-    /// Distance of the channels.
+    /// Distance between channels.
     pub(super) plane: usize,
-    /// Channels.
+    /// Number of channels.
     pub(super) channels: usize,
-    /// The places of the kernels that are taken.
+    /// The offsets of the kernel positions to include.
     pub(super) offsets: *const [u64],
-    /// The row of the first place of the first channel.
+    /// The row of the first position of the first channel.
     pub(super) kernels: *const f32,
-    /// Elements between the last place of a channel and the first of the next one.
+    /// Elements between the last position of a channel and the first of the next one.
     pub(super) skip: usize,
     /// The sums, a row for each result.
     pub(super) sums: *mut f32,
-    /// Whether they are added to those that stand there.
+    /// Whether they are added to the existing ones.
     pub(super) add: bool,
-    /// What is to be read later: this many cache lines of it are brought into the L2 cache along with each channel.
+    /// Memory that is read later: this many cache lines of it are prefetched into the L2 cache with each channel.
     pub(super) ahead: *const f32,
-    /// As above.
+    /// Number of these cache lines for each channel.
     pub(super) lines: usize,
 }
 
@@ -48,10 +49,10 @@ impl<const R: usize, const C: usize> Routine for Pixels<R, C> {
     type Args = Tile;
 
     /// # Safety
-    /// All that the tile describes is readable, sums writable and not accessed by others.
+    /// All memory that the tile describes is readable, its sums are writable, and nothing else accesses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &Tile) {
-        // Never looked up; leaving here keeps it from being compiled.
+        // Never called; returning here keeps the rest from being compiled.
         if const { R > rows(V::REGISTERS, V::FUSED, C) } {
             return;
         }
@@ -97,11 +98,11 @@ type TileFn = unsafe fn(&Tile);
 /// The tiles of an instruction set.
 #[derive(Clone, Copy)]
 pub(super) struct TileSet {
-    /// Results of the largest, by vectors less one.
+    /// Results of the largest tile, by vectors minus one.
     rows: [usize; 2],
     /// Lanes of a vector.
     pub(super) lanes: usize,
-    /// By vectors less one, results less one.
+    /// By vectors minus one, and results minus one.
     fns: [[TileFn; MOST]; 2],
 }
 
@@ -120,7 +121,7 @@ impl TileSet {
         Self { rows: [rows(count, fused, 1), rows(count, fused, 2)], lanes, fns }
     }
 
-    /// Results of the largest tile of this many vectors.
+    /// Maximum results of a tile of this many vectors.
     pub(super) fn most(&self, vectors: usize) -> usize {
         self.rows[vectors - 1]
     }

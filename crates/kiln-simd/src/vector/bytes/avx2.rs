@@ -6,16 +6,16 @@ use super::{BYTE_OF_BIT, Bytes, IN_PAIRS, SIGNED};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Bytes;
 
-/// The f32 of four f16 in memory. The intrinsics would do, but where only one of the four is used the compiler loads that
-/// one into a register that holds something else, and waits for it.
+/// Converts four f16 in memory to f32. With the intrinsics, if only one of the four is used the compiler loads it into
+/// a register that is in use, which creates a false dependency.
 ///
 /// # Safety
-/// F16C is there; `p` is good for reading eight bytes.
+/// F16C is available; `p` is readable for eight bytes.
 #[inline]
 #[target_feature(enable = "f16c")]
 pub(super) unsafe fn four_halves(p: *const u8) -> __m128 {
     let four: __m128;
-    // SAFETY: the instruction reads eight bytes, which the caller vouches for, and writes a register.
+    // SAFETY: the instruction reads eight bytes, which the caller guarantees, and writes a register.
     unsafe {
         std::arch::asm!(
             "vcvtph2ps {four}, qword ptr [{p}]",
@@ -27,10 +27,11 @@ pub(super) unsafe fn four_halves(p: *const u8) -> __m128 {
     four
 }
 
-/// Bits in the mask, shifted left by `BY`, or right where it is negative. What leaves its byte must not be in the mask.
+/// The bits in the mask, shifted left by `BY`, or right if it is negative. Bits that would leave their byte must not be
+/// in the mask.
 ///
 /// # Safety
-/// AVX2 is there.
+/// AVX2 is available.
 #[inline(always)]
 unsafe fn bits<const BY: i32>(x: __m256i, mask: i8) -> __m256i {
     // SAFETY: the caller's contract.
@@ -44,8 +45,8 @@ unsafe fn bits<const BY: i32>(x: __m256i, mask: i8) -> __m256i {
     }
 }
 
-/// Half `HALF` of the lanes of a block of Q4_K or Q5_K: sub-blocks `4 HALF ..`, a sub-block for 64 bits. Of each 32 bytes that
-/// two sub-blocks share, bytes `16 PART ..`.
+/// Half `HALF` of the lanes of a block of Q4_K or Q5_K: sub-blocks `4 HALF ..`, one sub-block for every 64 bits. From
+/// each 32 bytes that two sub-blocks share, bytes `16 PART ..`.
 ///
 /// # Safety
 /// The conditions of [`Bytes::block`] hold.
@@ -60,7 +61,7 @@ unsafe fn affine<const BITS: usize, const HALF: usize, const PART: usize>(
         let q = _mm256_loadu2_m128i(low.add(32).cast(), low.cast());
         let (mut even, mut odd) = (bits::<0>(q, 15), bits::<-4>(q, 15));
         if BITS == 5 {
-            // To position 4 from 4 HALF and, in the upper pair, from two above.
+            // Moves bit 4 HALF to position 4 and, in the upper pair, the bit two above.
             let fifth = _mm256_broadcastsi128_si256(_mm_loadu_si128(high.add(16 * PART).cast()));
             let fifth = _mm256_srlv_epi64(fifth, _mm256_setr_epi64x(0, 0, 2, 2));
             let (of_even, of_odd) = match HALF {
@@ -90,7 +91,7 @@ unsafe fn symmetric<const HALF: usize>(low: *const u8, high: *const u8) -> [__m2
             _mm256_or_si256(bits::<-4>(first, 15), bits::<0>(pairs, 0x30)),
             _mm256_or_si256(bits::<-4>(second, 15), bits::<-2>(pairs, 0x30)),
         ];
-        // Each row is two sub-blocks of 16: transposed, four bytes of every sub-block at a time.
+        // Each row is two sub-blocks of 16: transposes them, so that four bytes of every sub-block are together.
         let (a, b) = (_mm256_unpacklo_epi32(rows[0], rows[1]), _mm256_unpacklo_epi32(rows[2], rows[3]));
         let (c, d) = (_mm256_unpackhi_epi32(rows[0], rows[1]), _mm256_unpackhi_epi32(rows[2], rows[3]));
         [
@@ -102,10 +103,11 @@ unsafe fn symmetric<const HALF: usize>(low: *const u8, high: *const u8) -> [__m2
     }
 }
 
-/// The sums of four products of each of four times 32 bytes with those of a plane, which lie 64 apart, times `times`.
+/// The sums of four products of each of four times 32 bytes with those of a plane, which are 64 apart, multiplied by
+/// `times`.
 ///
 /// # Safety
-/// AVX2 is there; `x` is good for reading 224 bytes.
+/// AVX2 is available; `x` is readable for 224 bytes.
 #[inline(always)]
 unsafe fn plane<const BITS: usize>(block: [__m256i; 4], x: *const u8, times: i16) -> __m256i {
     // SAFETY: the caller's contract; loads are unaligned.
@@ -114,7 +116,7 @@ unsafe fn plane<const BITS: usize>(block: [__m256i; 4], x: *const u8, times: i16
         let (first, second) = (_mm256_add_epi16(pairs(0), pairs(1)), _mm256_add_epi16(pairs(2), pairs(3)));
         let times = _mm256_set1_epi16(times);
         if BITS == 6 {
-            // Eight products of 63 and 128 would not fit 16 bits.
+            // Eight products of 63 and 128 would exceed 16 bits.
             _mm256_add_epi32(_mm256_madd_epi16(first, times), _mm256_madd_epi16(second, times))
         } else {
             _mm256_madd_epi16(_mm256_add_epi16(first, second), times)
@@ -125,7 +127,7 @@ unsafe fn plane<const BITS: usize>(block: [__m256i; 4], x: *const u8, times: i16
 /// Adds half `HALF` of the lanes of [`Bytes::dots`].
 ///
 /// # Safety
-/// The conditions of [`Bytes::block`] hold, with the addresses that make up the block.
+/// The conditions of [`Bytes::block`] hold for the addresses in the block.
 #[inline(always)]
 unsafe fn half_dots<const BITS: usize, const R: usize, const HALF: usize>(
     low: *const u8,
@@ -154,13 +156,13 @@ impl Bytes for Avx2Bytes {
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
     type Halves = __m128;
-    /// Sixteen registers cannot hold a block beside its sums.
+    /// Sixteen registers cannot hold a block in addition to its sums.
     type Block = [*const u8; 2];
     type Wide = __m256i;
 
     #[inline(always)]
     fn prefetch(p: *const u8) {
-        // SAFETY: this is only a hint; every processor with this set has it.
+        // SAFETY: a prefetch is only a hint; every processor with this set supports it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
 
@@ -190,7 +192,8 @@ impl Bytes for Avx2Bytes {
     }
     #[inline(always)]
     unsafe fn nibbles(p: *const u8) -> __m256i {
-        // SAFETY: the caller's contract; the load is unaligned. What a shift brings from the next byte is cut off.
+        // SAFETY: the caller's contract; the load is unaligned. Bits that a shift moves in from the next byte are
+        // masked out.
         unsafe {
             let low = _mm_loadu_si128(p.cast());
             let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
@@ -202,7 +205,7 @@ impl Bytes for Avx2Bytes {
         // SAFETY: the caller's contract.
         unsafe {
             let bits = _mm256_set1_epi32(bits.cast::<i32>().read_unaligned());
-            // The byte of its bit for each byte, then that bit alone.
+            // Copies to each byte the byte that contains its bit, then isolates that bit.
             let bytes = _mm256_shuffle_epi8(bits, _mm256_loadu_si256(BYTE_OF_BIT.as_ptr().cast()));
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
             let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
@@ -267,7 +270,7 @@ impl Bytes for Avx2Bytes {
 
     #[inline(always)]
     unsafe fn halves(p: *const u8) -> __m128 {
-        // SAFETY: the caller's contract; this set is chosen only where F16C is.
+        // SAFETY: the caller's contract; this set is available only if F16C is.
         unsafe { four_halves(p) }
     }
     #[inline(always)]

@@ -3,15 +3,15 @@ use std::arch::x86_64::*;
 use super::avx2::{Avx2Bytes, four_halves};
 use super::{Bytes, IN_PAIRS, SIGNED};
 
-/// One register, with the dot products of VNNI, the bit matrices of GFNI and the shifts of VBMI, or without.
+/// One register, with or without the dot products of VNNI, the bit matrices of GFNI and the shifts of VBMI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Bytes<const VNNI: bool>;
 
-/// 64 bits from memory in every lane. Spelled out, because the compiler would rather take a value that it still has in a
-/// register to all lanes by a shuffle, and shuffles are what the products are short of; a load costs nothing there.
+/// Broadcasts 64 bits from memory to every lane. In assembly, because the compiler would broadcast a value from a
+/// register by a shuffle, and shuffles are the bottleneck of the products; a load costs nothing there.
 ///
 /// # Safety
-/// AVX-512 F is there.
+/// AVX-512 F is available.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn broadcast_bytes(bytes: &[u8; 8]) -> __m512i {
@@ -31,7 +31,7 @@ unsafe fn broadcast_bytes(bytes: &[u8; 8]) -> __m512i {
 /// [`broadcast_bytes`] for an f32.
 ///
 /// # Safety
-/// AVX-512 F is there.
+/// AVX-512 F is available.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn broadcast(value: &f32) -> __m512 {
@@ -48,8 +48,8 @@ unsafe fn broadcast(value: &f32) -> __m512 {
     all
 }
 
-/// Where the `I`th 64 bytes of Q4_K and Q5_K come from, in words of 64 bits: qword `s` from sub-block `s`, whose nibbles lie
-/// beside those of its neighbour.
+/// The source of the `I`th 64 bytes of Q4_K and Q5_K, in 64-bit words: qword `s` comes from sub-block `s`, whose
+/// nibbles share bytes with those of its neighbour.
 const fn affine_words<const I: usize>() -> [i64; 8] {
     let mut words = [0; 8];
     let mut s = 0;
@@ -71,8 +71,8 @@ const fn symmetric_words<const I: usize>() -> [i32; 16] {
     words
 }
 
-/// Where each of the `I`th 64 bytes of Q6_K finds its fifth and sixth bits, less 4, among the 64 bits of two words: the `I`th
-/// and the one beside it. A lane of 32 bits takes pairs of bits next to those of the lane before.
+/// The position of the fifth and sixth bits, minus 4, of each of the `I`th 64 bytes of Q6_K, among the 64 bits of two
+/// words: the `I`th and its neighbour. A 32-bit lane takes pairs of bits next to those of the lane before.
 const fn pair_places<const I: usize>() -> [u8; 64] {
     let mut places = [0; 64];
     let mut byte = 0;
@@ -84,13 +84,13 @@ const fn pair_places<const I: usize>() -> [u8; 64] {
     places
 }
 
-/// The low nibbles of every other 64 bits, the high ones of the others.
+/// The low nibbles of every other 64 bits, the high nibbles of the others.
 ///
 /// # Safety
-/// AVX-512 F and BW, and GFNI where `GFNI`, are there.
+/// AVX-512 F and BW are available, and GFNI if `GFNI`.
 #[inline(always)]
 unsafe fn nibbles<const GFNI: bool>(bytes: __m512i) -> __m512i {
-    // A product with a matrix of bits that keeps the lower four, or takes the upper four down.
+    // A product with a bit matrix that keeps the lower four bits, or moves the upper four down.
     const KEEP: i64 = 0x0102_0408_0000_0000;
     const DOWN: i64 = 0x1020_4080_0000_0000;
     // SAFETY: the caller's contract.
@@ -108,7 +108,7 @@ unsafe fn nibbles<const GFNI: bool>(bytes: __m512i) -> __m512i {
 /// `a | (b & mask)`, in one instruction.
 ///
 /// # Safety
-/// AVX-512 F and BW are there.
+/// AVX-512 F and BW are available.
 #[inline(always)]
 unsafe fn with_bits(a: __m512i, b: __m512i, mask: i8) -> __m512i {
     // SAFETY: the caller's contract.
@@ -118,7 +118,7 @@ unsafe fn with_bits(a: __m512i, b: __m512i, mask: i8) -> __m512i {
 /// The `I`th 64 bytes of a block.
 ///
 /// # Safety
-/// The conditions of [`Bytes::block`] hold, and the processor has GFNI and VBMI where `VBMI`.
+/// The conditions of [`Bytes::block`] hold, and the processor has GFNI and VBMI if `VBMI`.
 #[inline(always)]
 unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's contract; loads are unaligned.
@@ -128,7 +128,7 @@ unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const
             let words = _mm512_loadu_si512(const { &symmetric_words::<I>() }.as_ptr().cast());
             let nibbles = nibbles::<VBMI>(_mm512_permutex2var_epi32(first, words, second));
             let pairs = _mm512_loadu_si512(high.cast());
-            // Every lane of 128 bits: the same four bytes for its four sub-blocks, each with bits of its own.
+            // Every 128-bit lane has the same four bytes for its four sub-blocks, and each uses its own bits.
             let pairs = if VBMI {
                 let two = if I < 2 { _mm512_shuffle_epi32::<0x44>(pairs) } else { _mm512_shuffle_epi32::<0xee>(pairs) };
                 let places = _mm512_loadu_si512(const { &pair_places::<I>() }.as_ptr().cast());
@@ -160,7 +160,7 @@ unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const
 /// The sums of four products of each of four times 64 bytes with a plane, times `times`.
 ///
 /// # Safety
-/// AVX-512 F and BW are there; `x` is good for reading 256 bytes.
+/// AVX-512 F and BW are available; `x` is readable for 256 bytes.
 #[inline(always)]
 unsafe fn plane<const BITS: usize>(block: [__m512i; 4], x: *const u8, times: i16) -> __m512i {
     // SAFETY: the caller's contract; loads are unaligned.
@@ -169,7 +169,7 @@ unsafe fn plane<const BITS: usize>(block: [__m512i; 4], x: *const u8, times: i16
         let (first, second) = (_mm512_add_epi16(pairs(0), pairs(1)), _mm512_add_epi16(pairs(2), pairs(3)));
         let times = _mm512_set1_epi16(times);
         if BITS == 6 {
-            // Eight products of 63 and 128 would not fit 16 bits.
+            // Eight products of 63 and 128 would exceed 16 bits.
             _mm512_add_epi32(_mm512_madd_epi16(first, times), _mm512_madd_epi16(second, times))
         } else {
             _mm512_madd_epi16(_mm512_add_epi16(first, second), times)
@@ -186,7 +186,7 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
 
     #[inline(always)]
     fn prefetch(p: *const u8) {
-        // SAFETY: this is only a hint; every processor with this set has it.
+        // SAFETY: a prefetch is only a hint; every processor with this set supports it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
 
@@ -231,37 +231,37 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
 
     #[inline(always)]
     unsafe fn wide(p: *const u8) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::wide(p) }
     }
     #[inline(always)]
     unsafe fn nibbles(p: *const u8) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::nibbles(p) }
     }
     #[inline(always)]
     unsafe fn with_bits(w: __m256i, bits: *const u8) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::with_bits(w, bits) }
     }
     #[inline(always)]
     unsafe fn with_third(w: __m256i, third: __m256i) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::with_third(w, third) }
     }
     #[inline(always)]
     unsafe fn masked(w: __m256i, right: usize, mask: u8) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::masked(w, right, mask) }
     }
     #[inline(always)]
     unsafe fn shifted(w: __m256i, by: i8) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::shifted(w, by) }
     }
     #[inline(always)]
     unsafe fn looked_up(w: __m256i, book: &[i8; 16]) -> __m256i {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::looked_up(w, book) }
     }
     #[inline(always)]
@@ -294,12 +294,12 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
 
     #[inline(always)]
     unsafe fn halves(p: *const u8) -> __m128 {
-        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where F16C is.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if F16C is.
         unsafe { four_halves(p) }
     }
     #[inline(always)]
     unsafe fn factor<const I: usize>(halves: __m128, unit: f32) -> __m512 {
-        // SAFETY: the caller's contract; four f32 are four f32.
+        // SAFETY: the caller's contract; the type has the layout of four f32.
         unsafe {
             let scaled: [f32; 4] = std::mem::transmute(_mm_mul_ps(halves, _mm_set1_ps(unit)));
             broadcast(&scaled[I])

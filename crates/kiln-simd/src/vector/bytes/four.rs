@@ -1,55 +1,55 @@
 use super::Bytes;
 use super::portable::PortableBytes;
 
-/// 16 bytes of an instruction set with registers of 128 bits, and the four sums that go with them.
+/// 16 bytes in an instruction set with 128-bit registers, and the corresponding four sums.
 pub(super) trait Piece: Copy {
-    /// Four sums of 32 bits.
+    /// Four 32-bit sums.
     type Ints: Copy;
     /// Four sums in f32.
     type Floats: Copy;
 
-    /// Asks for the cache line at `p`. Any address will do.
+    /// Prefetches the cache line at `p`. Any address is allowed.
     #[inline(always)]
     fn prefetch(_p: *const u8) {}
     /// # Safety
-    /// The instruction set is there; `p` is good for reading 16 bytes.
+    /// The instruction set is available; `p` is readable for 16 bytes.
     unsafe fn load(p: *const u8) -> Self;
-    /// Every byte shifted left, or right where `by` is negative, and of it the bits in the mask. What leaves its byte must
-    /// not be in the mask.
+    /// The bits in the mask of every byte after a shift left, or right if `by` is negative. Bits that would leave their
+    /// byte must not be in the mask.
     fn bits(self, by: i32, mask: u8) -> Self;
     /// Bitwise or.
     fn or(self, b: Self) -> Self;
-    /// The lower halves of `a` and `b` in turns of 32 bits, then the upper ones.
+    /// The lower halves of `a` and `b` interleaved in 32-bit units, then the upper ones.
     fn interleave_32(a: Self, b: Self) -> [Self; 2];
     /// The lower halves of `a` and `b`, then the upper ones.
     fn interleave_64(a: Self, b: Self) -> [Self; 2];
 
-    /// `256 high + low`, where a lane takes the products of its four bytes of each of `weights`, below 64, with the signed
-    /// bytes at `x` (high) and at `x + 256` (low), those of the next 64 further.
+    /// `256 high + low`, where a lane sums the products of its four bytes of each of `weights`, below 64, with the
+    /// signed bytes at `x` (high) and at `x + 256` (low); each further element of `weights` uses the bytes 64 further.
     ///
     /// # Safety
-    /// `x` is good for reading 464 bytes.
+    /// `x` is readable for 464 bytes.
     unsafe fn dots(weights: [Self; 4], x: *const u8) -> Self::Ints;
-    /// The sums of the products of eight signed bytes with eight integers of 16 bits, two to a lane.
+    /// The sums of the products of eight signed bytes with eight 16-bit integers, two to a lane.
     ///
     /// # Safety
-    /// The instruction set is there; `w` is good for reading eight bytes and `x` 16.
+    /// The instruction set is available; `w` is readable for eight bytes and `x` for 16.
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints;
 
     /// # Safety
-    /// The instruction set is there; `p` is good for reading four integers.
+    /// The instruction set is available; `p` is readable for four integers.
     unsafe fn load_ints(p: *const i32) -> Self::Ints;
     /// `a + b`.
     fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
 
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn splat(x: f32) -> Self::Floats;
     /// # Safety
-    /// The instruction set is there; `p` is good for reading four f32.
+    /// The instruction set is available; `p` is readable for four f32.
     unsafe fn load_floats(p: *const f32) -> Self::Floats;
     /// # Safety
-    /// `p` is good for writing four f32.
+    /// `p` is writable for four f32.
     unsafe fn store_floats(x: Self::Floats, p: *mut f32);
     /// Nearest f32.
     fn to_floats(x: Self::Ints) -> Self::Floats;
@@ -65,8 +65,8 @@ pub(super) trait Piece: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Four<P>(P);
 
-/// Quarter `C` of the lanes of a block of Q4_K or Q5_K: sub-blocks `2 C` and `2 C + 1`. Of the 32 bytes that they share, bytes
-/// `16 PART ..`.
+/// Quarter `C` of the lanes of a block of Q4_K or Q5_K: sub-blocks `2 C` and `2 C + 1`. From the 32 bytes that they
+/// share, bytes `16 PART ..`.
 ///
 /// # Safety
 /// The conditions of [`Bytes::block`] hold.
@@ -113,7 +113,7 @@ unsafe fn symmetric<P: Piece, const C: usize>(low: *const u8, high: *const u8) -
 /// Adds quarter `C` of the lanes of [`Bytes::dots`].
 ///
 /// # Safety
-/// The conditions of [`Bytes::block`] hold, with the addresses that make up the block.
+/// The conditions of [`Bytes::block`] hold for the addresses in the block.
 #[inline(always)]
 unsafe fn quarter_dots<P: Piece, const BITS: usize, const R: usize, const C: usize>(
     low: *const u8,
@@ -137,7 +137,7 @@ unsafe fn quarter_dots<P: Piece, const BITS: usize, const R: usize, const C: usi
 }
 
 /// # Safety
-/// The instruction set is there.
+/// The instruction set is available.
 #[inline(always)]
 unsafe fn load<P: Piece>(floats: &[f32; 16]) -> [P::Floats; 4] {
     // SAFETY: the caller's contract; there are sixteen.

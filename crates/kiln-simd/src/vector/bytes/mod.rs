@@ -23,10 +23,10 @@ mod sse2;
 
 use crate::Isa;
 
-/// What products of blocks take: integers, 16 integer sums and 16 f32 sums.
+/// The operations for products of blocks, on integers, 16 integer sums and 16 f32 sums.
 ///
-/// Integers of a block of 256 stand in four times 64 bytes, in the order of [`element`]: every lane of the sums takes four
-/// bytes of each, all from one sub-block, so that scales meet sums instead of integers.
+/// The integers of a block of 256 are stored in four times 64 bytes, in the order of [`element`]: every lane of the
+/// sums uses four bytes of each, all from one sub-block, so that scales multiply sums instead of integers.
 pub(crate) trait Bytes: Copy {
     /// 16 sums of 32 bits.
     type Ints: Copy;
@@ -34,28 +34,29 @@ pub(crate) trait Bytes: Copy {
     type Floats: Copy;
     /// Four f32.
     type Halves: Copy;
-    /// The integers of a block: in registers where there are enough of them to unpack one ahead, else where they lie.
+    /// The integers of a block: in registers if there are enough to unpack one block ahead, else their address.
     type Block: Copy;
     /// 32 bytes.
     type Wide: Copy;
 
-    /// Asks for the cache line at `p`, to be read soon. Any address will do.
+    /// Prefetches the cache line at `p`, to be read soon. Any address is allowed.
     #[inline(always)]
     fn prefetch(_p: *const u8) {}
 
-    /// The integers of a block, of `BITS` bits: 4 (nibbles at `low`), 5 (the fifth bits at `high`) or 6 (two more at `high`),
-    /// as they lie in Q4_K, Q5_K and Q6_K.
+    /// The integers of a block, of `BITS` bits: 4 (nibbles at `low`), 5 (the fifth bits at `high`) or 6 (two more at
+    /// `high`), in the layouts of Q4_K, Q5_K and Q6_K.
     ///
     /// # Safety
-    /// The instruction set is there; `low` is good for reading 128 bytes, `high` 32 with five bits and 64 with six, for as
-    /// long as the result is in use.
+    /// The instruction set is available; `low` is readable for 128 bytes, `high` for 32 with five bits and 64 with six,
+    /// for as long as the result is in use.
     unsafe fn block<const BITS: usize>(low: *const u8, high: *const u8) -> Self::Block;
 
     /// `start + 256 high + low` for each of `R` rows, where `high` and `low` are the products of the integers with the
-    /// signed bytes of the two planes of 256 bytes at `x`, one after the other.
+    /// signed bytes of the two consecutive planes of 256 bytes at `x`.
     ///
     /// # Safety
-    /// The instruction set is there, the block was made with the same `BITS`, and each of `x` is good for reading both planes.
+    /// The instruction set is available, the block was made with the same `BITS`, and each of `x` is readable for both
+    /// planes.
     unsafe fn dots<const BITS: usize, const R: usize>(
         block: Self::Block,
         x: [*const u8; R],
@@ -65,118 +66,119 @@ pub(crate) trait Bytes: Copy {
     /// The 32 bytes at `p`.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading 32 bytes.
+    /// The instruction set is available; `p` is readable for 32 bytes.
     unsafe fn wide(p: *const u8) -> Self::Wide;
     /// The low nibbles of the 16 bytes at `p`, then the high ones.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading 16 bytes.
+    /// The instruction set is available; `p` is readable for 16 bytes.
     unsafe fn nibbles(p: *const u8) -> Self::Wide;
-    /// `w` with a fifth bit from the word at `bits`, whose bit `i` belongs to byte `i`.
+    /// `w` with fifth bits from the word at `bits`, whose bit `i` belongs to byte `i`.
     ///
     /// # Safety
-    /// The instruction set is there; `bits` is good for reading four bytes.
+    /// The instruction set is available; `bits` is readable for four bytes.
     unsafe fn with_bits(w: Self::Wide, bits: *const u8) -> Self::Wide;
     /// `w` with third bits: those of `third` are 0 or 1.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn with_third(w: Self::Wide, third: Self::Wide) -> Self::Wide;
-    /// Each byte shifted right, below 8, and of it the bits in the mask, which come from the same byte.
+    /// The bits in the mask of each byte after a right shift below 8. They must come from the same byte.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn masked(w: Self::Wide, right: usize, mask: u8) -> Self::Wide;
     /// Each byte plus a number.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn shifted(w: Self::Wide, by: i8) -> Self::Wide;
-    /// The numbers at the places that the bytes name, each below 16.
+    /// Looks up the bytes, each below 16, in a code book.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn looked_up(w: Self::Wide, book: &[i8; 16]) -> Self::Wide;
-    /// The sums of the products of the 32 signed bytes at `w` with 32 integers of 16 bits, two to a lane.
+    /// The sums of the products of the 32 signed bytes at `w` with 32 16-bit integers, two to a lane.
     ///
     /// # Safety
-    /// The instruction set is there; `w` is good for reading 32 bytes and `x` 64.
+    /// The instruction set is available; `w` is readable for 32 bytes and `x` for 64.
     #[inline(always)]
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints {
         // SAFETY: the caller's contract.
         unsafe { Self::dot(Self::wide(w), x) }
     }
-    /// The same with bytes that were read before.
+    /// The same for bytes that are loaded already.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading 64 bytes.
+    /// The instruction set is available; `x` is readable for 64 bytes.
     unsafe fn dot(w: Self::Wide, x: *const u8) -> Self::Ints;
 
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn no_ints() -> Self::Ints;
     /// # Safety
-    /// The instruction set is there; `p` is good for reading 16 integers.
+    /// The instruction set is available; `p` is readable for 16 integers.
     unsafe fn load_ints(p: *const i32) -> Self::Ints;
     /// The same in every lane.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn splat(x: f32) -> Self::Floats;
 
-    /// The one in the first eight lanes, the other in the rest.
+    /// `first` in the first eight lanes, `second` in the others.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn pair(first: f32, second: f32) -> Self::Floats;
 
     /// The f32 of four f16.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading eight bytes.
+    /// The instruction set is available; `p` is readable for eight bytes.
     unsafe fn halves(p: *const u8) -> Self::Halves;
-    /// The `I`th of four times `unit`, in every lane.
+    /// The `I`th of four, times `unit`, in every lane.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn factor<const I: usize>(halves: Self::Halves, unit: f32) -> Self::Floats;
     /// Eight codes, each for the two lanes of its sub-block of 32.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn codes(codes: [u8; 8]) -> Self::Floats;
     /// Sixteen signed codes, each for the lane of its sub-block of 16.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading 16 bytes.
+    /// The instruction set is available; `p` is readable for 16 bytes.
     unsafe fn signed_codes(p: *const u8) -> Self::Floats;
 
     /// `a * b`.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `sums + steps * value`.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn add(sums: Self::Floats, value: Self::Ints, steps: Self::Floats) -> Self::Floats;
     /// `sums - steps * x`.
     ///
     /// # Safety
-    /// The instruction set is there; `x` is good for reading 16 f32.
+    /// The instruction set is available; `x` is readable for 16 f32.
     unsafe fn sub(sums: Self::Floats, x: *const f32, steps: Self::Floats) -> Self::Floats;
-    /// The total of the lanes, halves upon halves.
+    /// The total of the lanes, folded by halves.
     ///
     /// # Safety
-    /// The instruction set is there.
+    /// The instruction set is available.
     unsafe fn total(sums: Self::Floats) -> f32;
 }
 
-/// The element of a block of integers of `bits` bits that stands at a byte, of 256.
+/// The index of the element that is stored at this byte of 256, for blocks of integers of `bits` bits.
 ///
-/// With `i` of four times 64 bytes, lane `l` takes bytes `4 l .. 4 l + 4`. Of Q4_K and Q5_K two lanes belong to a sub-block of
-/// 32; of Q6_K one to a sub-block of 16, in the order in which transposing its rows of 16 bytes leaves them.
+/// With `i` the index among four times 64 bytes, lane `l` uses bytes `4 l .. 4 l + 4`. For Q4_K and Q5_K two lanes
+/// belong to a sub-block of 32; for Q6_K one lane to a sub-block of 16, in the order that results from transposing its
+/// rows of 16 bytes.
 pub(crate) const fn element(bits: usize, byte: usize) -> usize {
     let (i, lane, b) = (byte / 64, byte % 64 / 4, byte % 4);
     if bits == 6 { 16 * signed_sub_block(lane) + 4 * i + b } else { 32 * (lane / 2) + 8 * i + 4 * (lane % 2) + b }
@@ -187,16 +189,16 @@ pub(crate) const fn signed_sub_block(lane: usize) -> usize {
     lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2
 }
 
-/// An algorithm over bytes, to be compiled for every instruction set.
+/// An algorithm on bytes that is compiled for every instruction set.
 pub(crate) trait ByteKernel {
     /// The algorithm. Implementations are `#[inline(always)]`.
     ///
     /// # Safety
-    /// The instruction set of `B` is there.
+    /// The instruction set of `B` is available.
     unsafe fn run<B: Bytes>(self);
 }
 
-/// Runs an algorithm over bytes on an instruction set.
+/// Runs an algorithm on bytes with an instruction set.
 ///
 /// # Safety
 /// [`Isa::is_available`] holds for `isa`.
@@ -207,7 +209,7 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
         )]
         unsafe fn vnni<K: ByteKernel>(kernel: K) {
-            // SAFETY: this function is entered only where its features are.
+            // SAFETY: this function is entered only if its features are available.
             unsafe { kernel.run::<avx512::Avx512Bytes<true>>() }
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
@@ -220,7 +222,7 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             // SAFETY: as above.
             unsafe { kernel.run::<avx2::Avx2Bytes>() }
         }
-        // A machine that has these never takes the way without: its tests are built with this.
+        // A machine with these features never runs the code without them, so its tests are built with this switch.
         let vnni_is_there = || {
             cfg!(not(kiln_without_vnni))
                 && is_x86_feature_detected!("avx512vnni")
@@ -229,12 +231,13 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
         };
         match isa {
             Isa::Avx512 if vnni_is_there() => {
-                // SAFETY: the caller vouches for AVX-512, the guard for the rest; the standard library caches it.
+                // SAFETY: the caller guarantees AVX-512, the guard the other features; the standard library caches the
+                // detection.
                 return unsafe { vnni(kernel) };
             }
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             Isa::Avx512 => return unsafe { avx512(kernel) },
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             Isa::Avx2 => return unsafe { avx2(kernel) },
             // SAFETY: SSE2 is part of x86-64.
             Isa::Sse2 => return unsafe { kernel.run::<four::Four<sse2::Sse2Piece>>() },
@@ -261,7 +264,7 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
     }
 }
 
-/// What a shuffle of bytes takes to make integers of 32 bits of eight codes, each for two lanes.
+/// The operand of a byte shuffle that widens eight codes to 32-bit integers, each for two lanes.
 #[cfg(target_arch = "x86_64")]
 const IN_PAIRS: [u8; 64] = {
     let mut order = [0x80; 64];
@@ -273,7 +276,7 @@ const IN_PAIRS: [u8; 64] = {
     order
 };
 
-/// What a shuffle of bytes takes to bring the byte of its bit, of a word of 32, to each byte.
+/// The operand of a byte shuffle that copies to each byte the byte with its bit of a 32-bit word.
 #[cfg(target_arch = "x86_64")]
 const BYTE_OF_BIT: [u8; 32] = {
     let mut order = [0; 32];
@@ -285,7 +288,7 @@ const BYTE_OF_BIT: [u8; 32] = {
     order
 };
 
-/// What a shuffle of bytes takes to bring signed codes to their lanes.
+/// The operand of a byte shuffle that moves signed codes to their lanes.
 #[cfg(target_arch = "x86_64")]
 const SIGNED: [u8; 16] = {
     let mut order = [0; 16];

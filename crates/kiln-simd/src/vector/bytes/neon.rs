@@ -3,14 +3,14 @@ use std::arch::aarch64::*;
 use super::four::Piece;
 use crate::array::Each;
 
-/// One register. Every NEON multiplies signed bytes to words, and weights are below 128; the dot products of newer
-/// processors are not needed to stay ahead of the memory.
+/// One register. Every NEON unit multiplies signed bytes to words, and weights are below 128; without the dot products
+/// of newer processors it is still faster than the memory.
 #[derive(Clone, Copy)]
 pub(super) struct NeonPiece(uint8x16_t);
 
 macro_rules! call {
     ($e:expr) => {
-        // SAFETY: a value of this type exists or the caller vouches for it, so NEON is there.
+        // SAFETY: a value of this type exists or the caller guarantees it, so NEON is available.
         unsafe { $e }
     };
 }
@@ -18,7 +18,7 @@ macro_rules! call {
 /// The sums of four products of weights with a plane.
 ///
 /// # Safety
-/// `x` is good for reading 208 bytes.
+/// `x` is readable for 208 bytes.
 #[inline(always)]
 unsafe fn plane(weights: [NeonPiece; 4], x: *const u8) -> int32x4_t {
     // SAFETY: the caller's contract, and a value of the type exists.

@@ -1,10 +1,10 @@
 use super::{Bytes, element, signed_sub_block};
 
-/// Arrays: what the compiler makes of them for the baseline of an architecture.
+/// Arrays, which the compiler vectorises for the baseline of an architecture.
 #[derive(Clone, Copy)]
 pub(crate) struct PortableBytes;
 
-/// The integers of a block in their own order.
+/// The integers of a block in element order.
 ///
 /// # Safety
 /// The conditions of [`Bytes::block`] hold.

@@ -2,14 +2,14 @@ use std::arch::wasm32::*;
 
 use super::four::Piece;
 
-/// One register of WebAssembly. Weights are below 128, so that products of signed bytes do.
+/// One WebAssembly register. Weights are below 128, so products of signed bytes suffice.
 #[derive(Clone, Copy)]
 pub(super) struct Simd128Piece(v128);
 
 /// The sums of four products of weights with a plane.
 ///
 /// # Safety
-/// `x` is good for reading 208 bytes.
+/// `x` is readable for 208 bytes.
 #[cfg(target_feature = "relaxed-simd")]
 #[inline(always)]
 unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
@@ -17,7 +17,7 @@ unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
     for (i, w) in weights.into_iter().enumerate() {
         // SAFETY: the caller's contract; the load is unaligned.
         let x = unsafe { v128_load(x.add(64 * i).cast()) };
-        // What is relaxed is the meaning of bytes of 128 and more in the second operand.
+        // The relaxed part is the interpretation of bytes of 128 and more in the second operand, which do not occur.
         sums = i32x4_relaxed_dot_i8x16_i7x16_add(x, w.0, sums);
     }
     sums
@@ -26,7 +26,7 @@ unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
 /// The sums of four products of weights with a plane.
 ///
 /// # Safety
-/// `x` is good for reading 208 bytes.
+/// `x` is readable for 208 bytes.
 #[cfg(not(target_feature = "relaxed-simd"))]
 #[inline(always)]
 unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
@@ -44,7 +44,7 @@ unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
     add_pairs(i32x4_extadd_pairwise_i16x8(first), i32x4_extadd_pairwise_i16x8(second))
 }
 
-/// The sums of neighbours of `a`, then of `b`.
+/// The sums of adjacent pairs of `a`, then of `b`.
 #[cfg(not(target_feature = "relaxed-simd"))]
 #[inline(always)]
 fn add_pairs(a: v128, b: v128) -> v128 {

@@ -2,7 +2,7 @@ use std::arch::x86_64::*;
 
 use super::four::Piece;
 
-/// One register. SSE2 multiplies words, not bytes: both planes become one of words.
+/// One register. SSE2 multiplies words, not bytes, so both planes are combined into one of words.
 #[derive(Clone, Copy)]
 pub(super) struct Sse2Piece(__m128i);
 
@@ -13,7 +13,7 @@ macro_rules! call {
     };
 }
 
-/// The sums of neighbours of `a`, then of `b`.
+/// The sums of adjacent pairs of `a`, then of `b`.
 #[inline(always)]
 fn add_pairs(a: __m128i, b: __m128i) -> __m128i {
     call!({
@@ -69,7 +69,7 @@ impl Piece for Sse2Piece {
             for i in 0..4 {
                 let load = |at: usize| _mm_loadu_si128(x.add(at + 64 * i).cast());
                 let (w, low) = (weights[i].0, load(256));
-                // Beside a high part, a low one counts as unsigned: where it is negative, that is 256 too many.
+                // In a word the low part counts as unsigned: if it is negative, that is 256 too many.
                 let high = _mm_add_epi8(load(0), _mm_cmpgt_epi8(zero, low));
                 let (x0, x1) = (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high));
                 first = _mm_add_epi32(first, _mm_madd_epi16(_mm_unpacklo_epi8(w, zero), x0));

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contents<'a> {
     /// Fingerprints of the shaders whose pipelines are in `data`.
     pub(super) held: BTreeSet<u64>,
-    /// What the driver gave.
+    /// The data from the driver.
     pub(super) data: &'a [u8],
 }
 
@@ -24,7 +24,7 @@ impl<'a> Contents<'a> {
         bytes
     }
 
-    /// `None` for what is not an encoding.
+    /// `None` if this is not a valid encoding.
     pub(super) fn decode(mut bytes: &'a [u8]) -> Option<Self> {
         let rest = &mut bytes;
         let fingerprints = number(rest)?.checked_mul(8)?;

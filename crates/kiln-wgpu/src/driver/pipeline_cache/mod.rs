@@ -19,7 +19,7 @@ use crate::trusted;
 /// The files.
 const FILES: Kind = Kind { magic: *b"kilnpipe", version: 2 };
 
-/// Once nothing was compiled for so long, the file is written.
+/// The file is written after this long without a compilation.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The compiled pipelines of a device, and their file.
@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(crate) struct PipelineCache {
     raw: wgpu::PipelineCache,
     path: PathBuf,
-    /// Whose pipelines they are.
+    /// The adapter and driver of the pipelines.
     key: String,
     state: Mutex<State>,
     /// Held while the file is written.
@@ -36,18 +36,18 @@ pub(crate) struct PipelineCache {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Fingerprints of the shaders whose pipelines are there.
+    /// Fingerprints of the shaders whose pipelines are in the file.
     held: BTreeSet<u64>,
-    /// How many pipelines were compiled that the file lacked.
+    /// Number of compiled pipelines that the file lacked.
     compiled: u64,
-    /// How many of them it has.
+    /// The value of `compiled` when the file was last written.
     written: u64,
-    /// Whether a thread waits to write it.
+    /// Whether a thread is waiting to write the file.
     waiting: bool,
 }
 
 impl PipelineCache {
-    /// The cache of an adapter in a folder; `None` where its driver has none.
+    /// The cache of an adapter in a folder; `None` if its driver has no cache.
     pub(crate) async fn open(device: &wgpu::Device, folder: &Path) -> Option<Arc<Self>> {
         let info = device.adapter_info();
         let adapter = wgpu::util::pipeline_cache_key(&info)?;
@@ -82,12 +82,12 @@ impl PipelineCache {
         Some(Arc::new(Self { raw, path, key, state, writing: Mutex::new(()) }))
     }
 
-    /// What pipelines are compiled with.
+    /// The cache object for compiling pipelines.
     pub(crate) fn raw(&self) -> &wgpu::PipelineCache {
         &self.raw
     }
 
-    /// Takes note of a pipeline that was compiled from this shader, with or without checks.
+    /// Records that a pipeline was compiled from this shader, with or without checks.
     pub(crate) fn compiled(self: &Arc<Self>, shader: &str, trusted: bool) {
         let mut state = self.state();
         if !state.held.insert(fingerprint(shader.as_bytes()) ^ u64::from(trusted)) {
@@ -100,7 +100,7 @@ impl PipelineCache {
             let wait = move || {
                 loop {
                     std::thread::sleep(QUIET);
-                    // Whoever dropped the device wrote the file.
+                    // Dropping the device has written the file.
                     let Some(cache) = cache.upgrade() else { return };
                     let mut state = cache.state();
                     if std::mem::replace(&mut seen, state.compiled) == state.compiled {
@@ -110,7 +110,7 @@ impl PipelineCache {
                     }
                 }
             };
-            // Without the thread the file is written when the device is dropped.
+            // If there is no thread, the file is written when the device is dropped.
             let spawned = std::thread::Builder::new().name("kiln-gpu-pipelines".into()).spawn(wait);
             state.waiting = spawned.is_ok();
         }
@@ -126,7 +126,7 @@ impl PipelineCache {
             }
             (state.held.clone(), state.compiled)
         };
-        // A device that is lost has nothing to give.
+        // A lost device returns no data.
         let Some(data) = self.raw.get_data() else { return };
         match FILES.save(&self.path, &self.key, &Contents { held, data: &data }.encode()) {
             Ok(()) => self.state().written = compiled,
@@ -141,7 +141,7 @@ impl PipelineCache {
     }
 }
 
-/// A cache with these data, or what the device says about them.
+/// Creates a cache with these data, or returns the device's error.
 async fn created(device: &wgpu::Device, data: Option<&[u8]>) -> Result<wgpu::PipelineCache, wgpu::Error> {
     let (cache, validation, memory) = {
         let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);

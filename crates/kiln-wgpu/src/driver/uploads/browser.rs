@@ -3,13 +3,13 @@
 use super::by_queue;
 use kiln_device::Counters;
 
-/// The way of a device's uploads. All that is submitted goes through this.
+/// Uploads to a device. All submissions use this.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {}
 
 impl Uploads {
-    /// Writes bytes into a buffer from `offset` on, up to whole words: after all that was submitted before, and before all
-    /// that is submitted later.
+    /// Writes bytes into a buffer at `offset`, padded to whole words: after all earlier submissions, and before all
+    /// later ones.
     pub(crate) fn write(
         &self,
         (_, queue): (&wgpu::Device, &wgpu::Queue),
@@ -20,12 +20,12 @@ impl Uploads {
         by_queue(queue, at, bytes);
     }
 
-    /// Submits commands, after all uploads before them.
+    /// Submits commands after all earlier uploads.
     pub(crate) fn submit(&self, queue: &wgpu::Queue, commands: Option<wgpu::CommandBuffer>) {
-        // What was written without commands after it goes with the next that are submitted, or with none.
+        // Pending writes are submitted with the next commands, or alone.
         queue.submit(commands);
     }
 
-    /// Gives the buffers that are not in use back to the driver: the browser keeps none.
+    /// Returns idle buffers to the driver: here the browser owns all.
     pub(crate) fn clear(&self) {}
 }

@@ -10,7 +10,7 @@ pub(crate) use browser::Uploads;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use ring::Uploads;
 
-/// The way of wgpu, which makes a buffer for each upload. The last word is filled up with zeros.
+/// Uploads through wgpu's queue, which creates a buffer for each upload. Pads the last word with zeros.
 fn by_queue(queue: &wgpu::Queue, (target, offset): (&wgpu::Buffer, u64), bytes: &[u8]) {
     let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
     queue.write_buffer(target, offset, words);

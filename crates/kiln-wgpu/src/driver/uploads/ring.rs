@@ -12,42 +12,42 @@ use super::super::mapped;
 use super::by_queue;
 use kiln_device::Counters;
 
-/// The least size of a buffer: small uploads share one.
+/// Minimum size of a buffer: small uploads share one.
 const LEAST_BYTES: u64 = 1 << 18;
-/// What is larger goes in parts of so much: for the processor some hundred microseconds of work, beside which a submission
-/// is little.
+/// Larger uploads are split into parts of this size: some hundred microseconds of work for the processor, compared with
+/// which a submission costs little.
 const PART: usize = 8 << 20;
-/// This many parts of one upload may be on their way.
+/// Maximum number of parts of one upload in flight.
 const MOST_PARTS: usize = 6;
-/// So much is copied at most before something has to be submitted.
+/// Maximum bytes of copies before a submission is forced.
 const MOST_PENDING: u64 = 64 << 20;
-/// Buffers that wait to be used again hold at most so much.
+/// Maximum bytes of idle buffers.
 const MOST_FREE: u64 = 64 << 20;
-/// Where one upload can begin in a buffer after another: mapped ranges begin at such places.
+/// The alignment of uploads in a buffer: mapped ranges must begin at multiples of it.
 const ALIGNMENT: u64 = 8;
 
-/// The way of a device's uploads. All that is submitted goes through this.
+/// Uploads to a device. All submissions use this.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
-    /// Held while anything is submitted, so that no submission overtakes the copies before it.
+    /// Held during submissions, so that no submission precedes earlier copies.
     pending: Mutex<Pending>,
-    /// Mapped buffers that nobody uses. Callbacks of the device take this lock: nothing may be asked of the device under it.
+    /// Idle, mapped buffers. Callbacks of the device take this lock, so the device must not be called while it is held.
     free: Arc<Mutex<Vec<wgpu::Buffer>>>,
 }
 
-/// What the next submission begins with.
+/// The commands at the beginning of the next submission.
 #[derive(Debug, Default)]
 struct Pending {
     copies: Option<wgpu::CommandEncoder>,
-    /// The buffers that are copied from; uploads go on in the last one, as long as there is room.
+    /// The source buffers; uploads continue in the last one while it has room.
     sources: Vec<wgpu::Buffer>,
-    /// Bytes of the last one that are taken.
+    /// Used bytes of the last one.
     used: u64,
 }
 
 impl Uploads {
-    /// Writes bytes into a buffer from `offset` on, up to whole words: after all that was submitted before, and before all
-    /// that is submitted later.
+    /// Writes bytes into a buffer at `offset`, padded to whole words: after all earlier submissions, and before all
+    /// later ones.
     pub(crate) fn write(
         &self,
         on @ (device, queue): (&wgpu::Device, &wgpu::Queue),
@@ -59,7 +59,7 @@ impl Uploads {
             self.write_part(&mut self.pending(), on, counters, (target, offset), bytes);
             return;
         }
-        // An error of polling is one of the device, which is seen where results are waited for.
+        // An error of polling is an error of the device, which is reported when results are awaited.
         let poll = |how| drop(device.poll(how));
         let mut sent = VecDeque::new();
         for (part, at) in bytes.chunks(PART).zip((offset..).step_by(PART)) {
@@ -71,7 +71,7 @@ impl Uploads {
                 self.write_part(&mut pending, on, counters, (target, at), part);
                 sent.extend(self.submit_pending(&mut pending, queue, None));
             }
-            // Not under the lock: what is called back may want to submit something.
+            // Without the lock, because callbacks may submit something.
             poll(wgpu::PollType::Poll);
         }
     }
@@ -90,7 +90,7 @@ impl Uploads {
         }
         let (source, from) = self.room(pending, device, counters, size);
         if !mapped::write([(bytes, from)], &source) {
-            // The queue writes before the commands of a submission: what was to be copied before has to be done then.
+            // The queue writes before the commands of a submission, so earlier copies must be submitted first.
             self.submit_pending(pending, queue, None);
             return by_queue(queue, at, bytes);
         }
@@ -102,7 +102,7 @@ impl Uploads {
         }
     }
 
-    /// A mapped buffer with room for `size` bytes, and where they begin.
+    /// A mapped buffer with room for `size` bytes, and their offset.
     fn room(
         &self,
         pending: &mut Pending,
@@ -134,7 +134,7 @@ impl Uploads {
         (buffer, 0)
     }
 
-    /// Submits commands, after the copies of all uploads before them.
+    /// Submits commands after the copies of all earlier uploads.
     pub(crate) fn submit(&self, queue: &wgpu::Queue, commands: Option<wgpu::CommandBuffer>) {
         self.submit_pending(&mut self.pending(), queue, commands);
     }
@@ -156,7 +156,7 @@ impl Uploads {
             source.map_async(wgpu::MapMode::Write, .., move |mapped| {
                 let mut free = free.lock().unwrap_or_else(PoisonError::into_inner);
                 let held: u64 = free.iter().map(wgpu::Buffer::size).sum();
-                // Of a device that is lost nothing can be mapped.
+                // Buffers of a lost device cannot be mapped.
                 if mapped.is_ok() && held + buffer.size() <= MOST_FREE {
                     free.push(buffer);
                 }
@@ -165,7 +165,7 @@ impl Uploads {
         Some(submission)
     }
 
-    /// Gives the buffers that are not in use back to the driver.
+    /// Returns idle buffers to the driver.
     pub(crate) fn clear(&self) {
         let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
         drop(free);

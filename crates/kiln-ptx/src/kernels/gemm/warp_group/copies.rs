@@ -10,13 +10,13 @@ pub(super) struct Copies<'k> {
     pub(super) panels: [Panels; 2],
     pub(super) across: [bool; 2],
     pub(super) maps: [TensorParameter<'k>; 2],
-    /// Blocks that share what they bring of B, and which of them this is.
+    /// Number of blocks that share their tiles of B, and the index of this one.
     pub(super) sharing: u32,
     pub(super) rank: Value<'k, u32>,
 }
 
 impl<'k> Copies<'k> {
-    /// Brings the tiles of A and B that begin at a row, at a column and at a k, of these products.
+    /// Copies the tiles of A and B that begin at a row, at a column and at a k, for these products.
     pub(super) fn load(
         &self,
         stages: [Pointer<'k, Shared, u32>; 2],

@@ -31,18 +31,19 @@ const DEPTH_BYTES: u32 = 128;
 const GROUP: u32 = 128;
 /// Rows of C of a warp in a block of sums.
 const WARP_ROWS: u32 = 16;
-/// Registers of a thread of the warp group that copies, and of those that multiply, where there are two of those: as many
-/// as 384 threads with 168 each have together.
+/// Registers of a thread of the copying warp group, and of the multiplying ones, if there are two of these: the total
+/// of 384 threads with 168 each.
 const REGISTERS: [u32; 2] = [40, 232];
-/// Extents at most: coordinates of copies are signed.
+/// Maximum extents, because coordinates of copies are signed.
 const MOST: u64 = (1 << 31) - 1;
-/// Steps of a product of planes after which its sums are added to others, to nearest: tensor cores round every sum towards
-/// zero, so that the error of a long chain grows with its length. All products of these steps are in one chain, so that what is
-/// read twice comes from the second-level cache the second time.
+/// Steps of a product of planes after which its sums are added to others, rounding to nearest: tensor cores round every
+/// sum towards zero, so the error of a long chain grows with its length. All products of these steps are in one chain,
+/// so that data that are read twice come from the second-level cache the second time.
 const CHAIN: u32 = 4;
-/// Bytes that strides are multiples of.
+/// Alignment of strides in bytes.
 const ALIGN: u32 = 16;
-/// Passes over the steps of a chain, of numbers in two parts, the least products first: which of A and B are the lower parts.
+/// Passes over the steps of a chain, for numbers in two parts, smallest products first: whether to use the lower parts
+/// of A and B.
 const PASSES: [[bool; 2]; 3] = [[false, true], [true, false], [false, false]];
 
 /// The matrix product on warp groups.
@@ -80,7 +81,7 @@ impl WarpGroupGemm {
         if input == PtxType::F32 && (operation.transpose_a || !operation.transpose_b || tile.columns < 64) {
             return wrong(format!("{operation:?} in TF32, {} columns at once", tile.columns));
         }
-        // What lies across k is brought in panels.
+        // Rows across k are copied in panels.
         let whole = |extent: u32, across: bool| !across || extent.is_multiple_of(depth_of(input));
         let parts_of_b = tile.columns / tile.sharing();
         if !whole(parts_of_b, !operation.transpose_b) || !parts_of_b.is_multiple_of(8) {
@@ -114,17 +115,17 @@ impl WarpGroupGemm {
         Ok(Self { in_planes: true, ..one })
     }
 
-    /// Matrices that lie beside one another for each product.
+    /// Number of matrices that each product has side by side.
     fn planes(&self) -> u32 {
         if self.in_planes { 2 } else { 1 }
     }
 
-    /// A, or B: rows are along k where it is not stored with k innermost.
+    /// For A and B: whether rows are along k, which is so unless k is innermost.
     fn across(&self) -> [bool; 2] {
         [self.operation.transpose_a, !self.operation.transpose_b]
     }
 
-    /// Tiles of A and of what a block brings of B.
+    /// The tiles of A and of the block's share of B.
     fn panels(&self) -> [Panels; 2] {
         let extents = [self.tile.rows(), self.tile.columns / self.tile.sharing()];
         [0, 1].map(|i: usize| match self.across()[i] {
@@ -133,7 +134,7 @@ impl WarpGroupGemm {
         })
     }
 
-    /// What a warp stores at once.
+    /// The part that a warp stores at once.
     fn staging(&self) -> Panels {
         Panels::new(self.output, WARP_ROWS, 128 / self.output.bytes())
     }
@@ -149,7 +150,7 @@ impl WarpGroupGemm {
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2], multiprocessors: u32) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
-        // Planes of f32 are written with whole pieces.
+        // Planes of f32 are written in whole pieces.
         let k = if self.in_planes && self.input == PtxType::F32 { super::planes::pitch(k) } else { k };
         let inner =
             [(if across_a { m } else { k }, self.input), (if across_b { n } else { k }, self.input), (n, self.output)];
@@ -171,7 +172,7 @@ impl WarpGroupGemm {
         let clusters = if tile.parts() > 1 { units } else { units.min((multiprocessors / tile.cluster()).max(1)) };
         let [m, k, n, batch] = [m as u64, k as u64, n as u64, u64::from(batch)];
         let planes = u64::from(self.planes());
-        // Rows of A and columns of B that are not there only reach what is not there of C.
+        // Missing rows of A and columns of B only affect missing elements of C.
         let [a, b] = self.panels();
         let a = if across_a { a } else { a.clipped(rows) };
         let b = if across_b { b } else { b.clipped(columns) };
@@ -206,7 +207,7 @@ impl WarpGroupGemm {
         self.tile.parts() == 1 && self.tile.columns.is_multiple_of(self.staging().width())
     }
 
-    /// Whether threads go to C themselves.
+    /// Whether threads access C directly.
     fn addresses_c(&self) -> bool {
         self.epilogue.reads_c() || !self.stores_by_copies()
     }
@@ -299,7 +300,7 @@ impl WarpGroupGemm {
                 });
             };
             let always = always(k, lane);
-            // 64 rows of A are as many bytes whichever way it is stored.
+            // 64 rows of A have as many bytes in either layout.
             let block_bytes = 64 * DEPTH_BYTES;
             let from = [stages[0].byte_index(group * (tile.blocks * block_bytes)), stages[1]];
             let operands = [0, 1].map(|i: usize| k.descriptor(from[i], panels[i], self.across()[i]));
@@ -325,7 +326,7 @@ impl WarpGroupGemm {
                             }
                         }
                     });
-                    // The products of the stage before are done: it may be filled again while these run.
+                    // The products of the stage before are done: it may be refilled while these run.
                     sums.wait(1);
                     release(last.get(), later);
                     last.set(stage);

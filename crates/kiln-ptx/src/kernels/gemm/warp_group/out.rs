@@ -8,21 +8,21 @@ use crate::kernels::math::F32;
 use crate::operands::Groups;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
 
-/// How a thread that multiplies writes its part of a tile.
+/// How a multiplying thread writes its part of a tile.
 pub(super) struct Out<'k> {
     pub(super) k: &'k Builder,
     pub(super) tile: WarpGroupTile,
     pub(super) finish: Finish<'k>,
     /// m and n.
     pub(super) extents: [Value<'k, u32>; 2],
-    /// The rows of the warp and the columns of the tile begin here.
+    /// The first row of the warp and the first column of the tile.
     pub(super) first: [Value<'k, u32>; 2],
     /// Row and column of the first value of the thread.
     pub(super) mine: [Value<'k, u32>; 2],
 }
 
 impl<'k> Out<'k> {
-    /// Finishes the values of 8 columns of a block: two beside one another in each of two rows.
+    /// Applies the epilogue to the values of 8 columns of a block: two adjacent ones in each of two rows.
     pub(super) fn finish(&self, sums: [F32<'k>; 4], row: Value<'k, u32>, column: Value<'k, u32>) -> [[F32<'k>; 2]; 2] {
         let k = self.k;
         let [m, n] = self.extents;
@@ -35,7 +35,7 @@ impl<'k> Out<'k> {
         })
     }
 
-    /// By copies, a panel at a time.
+    /// Stores by copies, a panel at a time.
     pub(super) fn store(
         &self,
         values: &[F32<'k>],
@@ -47,7 +47,7 @@ impl<'k> Out<'k> {
     ) {
         let (k, tile) = (self.k, self.tile);
         let half = panels.width() == 64;
-        // Where this lane writes in a panel: rows of 8 columns for `stmatrix`, or pairs.
+        // The addresses of this lane in a panel: rows of 8 columns for `stmatrix`, or pairs.
         let places: Vec<_> = (0..4u32)
             .map(|i| match half {
                 true => panels.piece(k, staging, lane & 15, (lane >> 4) + 2 * i),
@@ -58,7 +58,7 @@ impl<'k> Out<'k> {
             })
             .collect();
         let chunks = tile.columns / panels.width();
-        // With an even number of panels to a tile, the two places are taken in turns.
+        // With an even number of panels per tile, the two buffers alternate.
         let pending = 1 - (tile.blocks * chunks) % 2;
         for block in 0..tile.blocks {
             let values = &values[(block * tile.columns / 2) as usize..];
@@ -97,7 +97,7 @@ impl<'k> Out<'k> {
         }
     }
 
-    /// By the threads themselves; values in fours, beginning with the one of this number.
+    /// Stores directly from threads; values in fours, beginning with the one of this number.
     pub(super) fn direct(&self, c: Elements<'k>, four: Value<'k, u32>, sums: [F32<'k>; 4]) {
         let k = self.k;
         let [m, n] = self.extents;
@@ -111,7 +111,7 @@ impl<'k> Out<'k> {
         }
     }
 
-    /// Adds what the blocks of the cluster have of the tile, each of them a part of it, and stores that.
+    /// Sums the partial tiles of the blocks of the cluster, each block one part of the tile, and stores that.
     pub(super) fn reduce(
         &self,
         values: &[F32<'k>],
@@ -123,7 +123,7 @@ impl<'k> Out<'k> {
         let (k, tile) = (self.k, self.tile);
         let threads = GROUP * tile.groups;
         let scratch = scratch.cast::<f32>().byte_index(thread << 4);
-        // The other warp group may still multiply what is there.
+        // The other warp group may still multiply the data there.
         k.bar_sync_some(1u32, threads);
         for (four, values) in (0..).zip(values.chunks_exact(4)) {
             let to = scratch.bytes(four * threads as i32 * 16);

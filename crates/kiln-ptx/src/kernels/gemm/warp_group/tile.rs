@@ -9,13 +9,13 @@ use crate::PtxType;
 /// Shared memory of a block on Hopper.
 const SHARED: u32 = 227 << 10;
 
-/// What the blocks of a cluster share.
+/// The data that the blocks of a cluster share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Cluster {
     Alone,
-    /// B, each of them with rows of its own.
+    /// B; each block has its own rows.
     Columns(u32),
-    /// A tile, each of them with a part of k.
+    /// A tile; each block has a part of k.
     Tile(u32),
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Cluster {
 pub struct WarpGroupTile {
     /// Warp groups that multiply.
     pub(super) groups: u32,
-    /// 64-row blocks of each of them.
+    /// Number of 64-row blocks of each of them.
     pub(super) blocks: u32,
     pub(super) columns: u32,
     pub(super) stages: u32,
@@ -62,7 +62,8 @@ impl WarpGroupTile {
     /// The same for matrices in planes.
     pub fn for_planes(extents: MatmulExtents, input: PtxType, multiprocessors: u32) -> Self {
         let best = Self::least(extents, depth_of(input), multiprocessors, Self::adds_chains);
-        // Small tiles read so much that sharing pays from few waves on: on an H200, 10 % at 4096 in a cube, and nothing at 2048.
+        // Small tiles read so much that sharing is faster from few waves on: on an H200, by 10 % at 4096 in a cube, and
+        // not at 2048.
         let many = 4 * u64::from(multiprocessors);
         if best.groups == 2 && best.columns == 128 && best.units(extents) > many { best.pairs() } else { best }
     }
@@ -72,44 +73,44 @@ impl WarpGroupTile {
         let large = alone(2, 256, 4);
         let tiles = [large, alone(2, 128, 6), alone(1, 128, 8), alone(2, 64, 8), alone(1, 64, 12)];
         let all = tiles.into_iter().chain([alone(2, 64, 8).split(2)]);
-        // Neither idle warp groups nor parts of k without a step.
+        // No idle warp groups, and no parts of k without a step.
         let fits = |tile: &Self| {
             let (rows, steps) = (extents.m.div_ceil(64).max(1), extents.k.div_ceil(depth as usize));
             serves(*tile) && rows >= (tile.rows() / 64) as usize && steps >= tile.parts() as usize
         };
         let best = all.filter(fits).min_by_key(|tile| tile.cycles(extents, depth, multiprocessors));
         let best = best.unwrap_or(alone(1, 64, 12));
-        // Sharing what is read pays where many tiles follow one another.
+        // Sharing reads is faster if many tiles follow one another.
         let many = 8 * u64::from(multiprocessors);
         if best == large && best.units(extents) > many { best.pairs() } else { best }
     }
 
-    /// Whether registers hold the sums twice.
+    /// Whether the registers hold the sums twice.
     pub(super) fn adds_chains(self) -> bool {
         self.blocks * self.columns <= 128
     }
 
-    /// Tiles, or tiles and those below them that share columns.
+    /// Number of tiles, or of groups of tiles that share columns.
     pub(super) fn units(self, extents: MatmulExtents) -> u64 {
         let along = |extent: usize, tile: u32| (extent as u64).div_ceil(tile.into());
         let tiles = along(extents.m, self.rows() * self.sharing()).saturating_mul(along(extents.n, self.columns));
         tiles.saturating_mul(extents.batch as u64)
     }
 
-    /// About how long a product takes.
+    /// Approximate cycles of a product.
     fn cycles(self, extents: MatmulExtents, depth: u32, multiprocessors: u32) -> u64 {
         /// Bytes along k by rows and columns that a multiprocessor multiplies in a cycle.
         const PRODUCTS: u64 = 4096;
-        /// Bytes that it reads in a cycle: of what there is, a little less.
+        /// Bytes that it reads per cycle: slightly less than the peak.
         const BYTES: u64 = 63;
-        /// What it takes the blocks of a cluster to add up.
+        /// Cycles for summing the parts of a cluster.
         const ADDING: u64 = 2000;
         let [rows, columns, parts] = [self.rows(), self.columns, self.parts()].map(u64::from);
         let bytes = u64::from(DEPTH_BYTES);
         let step = (rows * columns * bytes / PRODUCTS).max((rows + columns) * bytes / BYTES);
         let steps = (extents.k as u64).div_ceil(u64::from(depth) * parts);
         let waves = self.units(extents).div_ceil((u64::from(multiprocessors) / u64::from(self.cluster())).max(1));
-        // What the last wave writes, nothing hides.
+        // The writes of the last wave do not overlap with computation.
         let last = rows * columns / 16 + if parts > 1 { ADDING } else { 0 };
         waves.saturating_mul(steps).saturating_mul(step).saturating_add(last)
     }
@@ -156,13 +157,13 @@ impl WarpGroupTile {
         GROUP * (1 + self.groups)
     }
 
-    /// Whether the warp groups that multiply need registers of the one that copies. Where they do not, the assembler gives
-    /// a thread too few for a kernel that moves any.
+    /// Whether the multiplying warp groups need registers of the copying one. Otherwise the kernel moves none: for a
+    /// kernel that moves any the assembler gives a thread too few.
     pub(super) fn moves_registers(self) -> bool {
         self.groups == 2 && self.blocks * self.columns > 128
     }
 
-    /// Every warp has two places for 16 rows of a panel.
+    /// Every warp has two buffers for 16 rows of a panel.
     pub(super) fn staging_bytes(self) -> u32 {
         4 * self.groups * 2 * WARP_ROWS * 128
     }

@@ -12,18 +12,18 @@ use crate::{Builder, Value};
 
 type Word<'k> = Value<'k, u32>;
 
-/// Steps that are tried, a lane each.
+/// Number of steps that are tried, one per lane.
 pub(super) const TRIALS: u32 = 16;
-/// How far apart they are in units of one integer.
+/// Their distance in units of one integer.
 const SPACING: f32 = 0.125;
-/// More than any format holds.
+/// More than any format can represent.
 const MOST: f32 = (1u32 << 30) as f32;
-/// Half of the smallest step that a format has; less rounds to zero.
+/// Half of the smallest step of any format; smaller values round to zero.
 const LEAST: f32 = 1.0 / (1u32 << 25) as f32;
-/// The bits of infinity: those of what is not finite are no less.
+/// The bits of infinity: those of values that are not finite are at least this.
 const INFINITY: u32 = f32::INFINITY.to_bits();
 
-/// The bits of the largest magnitude among some elements: as integers, magnitudes order as they do as numbers.
+/// The bits of the largest magnitude among some elements: as integers, magnitudes have the order of the numbers.
 pub(super) fn top<'k>(k: &'k Builder, x: impl IntoIterator<Item = F32<'k>>) -> Word<'k> {
     let magnitudes = x.into_iter().map(|x| k.bits_u32(x) & 0x7fff_ffffu32).collect();
     team::tree(magnitudes, |a, b| k.max(a, b)).unwrap_or_else(|| k.constant(0))
@@ -39,14 +39,14 @@ pub(super) fn top_of_lanes<'k>(k: &'k Builder, mut top: Word<'k>, lanes: u32) ->
     top
 }
 
-/// A block by its largest magnitude.
+/// The range of a block, from its largest magnitude.
 #[derive(Clone, Copy)]
 pub(super) struct Range<'k> {
-    /// It has neither NaN nor infinity.
+    /// Whether it has neither NaN nor infinity.
     pub(super) finite: Value<'k, bool>,
-    /// It is finite and has something that does not round to zero.
+    /// Whether it is finite and has an element that does not round to zero.
     pub(super) reached: Value<'k, bool>,
-    /// The largest magnitude, held in what formats can hold.
+    /// The largest magnitude, clamped to the range of the formats.
     pub(super) largest: F32<'k>,
 }
 
@@ -57,13 +57,13 @@ impl<'k> Range<'k> {
         Self { finite, reached, largest: k.bits_f32(k.min(top, MOST.to_bits())) }
     }
 
-    /// An element, held in what formats can hold; 0 where the block is not reached.
+    /// An element, clamped to the range of the formats; 0 if the block has no nonzero element.
     pub(super) fn clean(&self, x: F32<'k>) -> F32<'k> {
         let k = x.builder;
         k.selp(clamp(x, -MOST, MOST), k.constant(0.0), self.reached)
     }
 
-    /// The power of two that takes the largest magnitude to 2²⁹..2³⁰.
+    /// The power of two that brings the largest magnitude to 2²⁹..2³⁰.
     pub(super) fn lift(&self) -> F32<'k> {
         let k = self.largest.builder;
         let lift = k.bits_f32((283u32 << 23) - (k.bits_u32(self.largest) & 0x7f80_0000u32));
@@ -71,14 +71,14 @@ impl<'k> Range<'k> {
     }
 }
 
-/// An element of [`Range::clean`] as the search takes it; what is then below 1 becomes 0.
+/// An element of [`Range::clean`] scaled for the search; values below 1 become 0.
 pub(super) fn lifted<'k>(x: F32<'k>, lift: F32<'k>) -> F32<'k> {
     let k = x.builder;
     let x = x * lift;
     k.selp(0.0, x, k.lt(k.abs(x), 1.0))
 }
 
-/// A number, not NaN, held between two others.
+/// A number other than NaN, clamped between two others.
 pub(super) fn clamp<'k>(x: F32<'k>, lo: f32, hi: f32) -> F32<'k> {
     let k = x.builder;
     k.min(k.max(x, lo), hi)
@@ -100,8 +100,7 @@ pub(super) fn inverse(step: F32<'_>) -> F32<'_> {
     k.selp(0.0, k.rcp(step), k.eq(step, 0.0))
 }
 
-/// The bits of the nearest number in half precision to `x >= 0`: finite, not zero unless `x` is, and among subnormal ones the
-/// one above.
+/// The bits of the nearest f16 to `x >= 0`: finite, not zero unless `x` is, and rounded up in the subnormal range.
 pub(super) fn unit_bits(x: F32<'_>) -> Word<'_> {
     let k = x.builder;
     let bits = k.min(k.max(half::narrow(k, x), 1), 0x7bff);
@@ -122,13 +121,13 @@ pub(super) fn sum<'k>(terms: impl IntoIterator<Item = F32<'k>>) -> F32<'k> {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// Which of the steps or codes a lane tries.
+/// The step or code that a lane tries.
 pub(super) struct Trial<'k> {
     pub(super) number: Word<'k>,
 }
 
 impl<'k> Trial<'k> {
-    /// Around the step that just spans this many levels.
+    /// Steps around the one that spans exactly this many levels.
     fn spread(&self, levels: f32, spacing: f32) -> F32<'k> {
         let k = self.number.builder;
         (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * spacing + levels
@@ -154,7 +153,7 @@ impl<'k> Trial<'k> {
     }
 }
 
-/// 0, -1 and 1: what the neighbours of a code differ by from it.
+/// 0, -1 and 1: the differences between a code and its neighbours.
 fn neighbour(number: Word<'_>) -> F32<'_> {
     let k = number.builder;
     k.selp(-1.0, k.selp(1.0, k.constant(0.0), k.eq(number, 2)), k.eq(number, 1))
@@ -163,9 +162,9 @@ fn neighbour(number: Word<'_>) -> F32<'_> {
 /// The numbers that integers of a symmetric format encode, in units of the scale.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Grid {
-    /// Whole numbers from this negative one to one less of the other sign.
+    /// Integers from this negative one up to its negation minus one.
     Whole(f32),
-    /// Numbers of a book, in ascending order.
+    /// Numbers of a code book, in ascending order.
     Book(&'static [i8; 16]),
 }
 
@@ -178,7 +177,7 @@ impl Grid {
         }
     }
 
-    /// What the element of largest magnitude is taken to at first, less its sign, and by how much trials differ in that.
+    /// The magnitude to which the first trial maps the largest element, and its change between trials.
     fn end(self) -> (f32, f32) {
         match self {
             Self::Whole(least) => (-least, SPACING),
@@ -186,12 +185,12 @@ impl Grid {
         }
     }
 
-    /// Places of a book, but for the last, each with what lies halfway to the next and the number of that.
+    /// The entries of a code book except the last, each with the midpoint to the next and the next number.
     fn steps(book: &'static [i8; 16]) -> impl Iterator<Item = (f32, f32)> {
         book.windows(2).map(|pair| ((f32::from(pair[0]) + f32::from(pair[1])) * 0.5, f32::from(pair[1])))
     }
 
-    /// The nearest number; halfway between two of a book the lower.
+    /// The nearest number; at the midpoint of two book entries the lower.
     fn nearest<'k>(self, y: F32<'k>) -> F32<'k> {
         let k = y.builder;
         match self {
@@ -219,10 +218,10 @@ impl Grid {
     }
 }
 
-/// Where the magnitudes of MXFP4 meet: from here on a number counts as the next.
+/// The midpoints of MXFP4's magnitudes: from here on a number rounds to the next.
 const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// The number of MXFP4 nearest to another; halfway the one nearer to zero.
+/// The MXFP4 number nearest to another; at a midpoint the one nearer to zero.
 pub(super) fn doubled(y: F32<'_>) -> F32<'_> {
     let k = y.builder;
     let steps = MIDDLES.into_iter().zip(&DOUBLED[1..]);
@@ -231,7 +230,7 @@ pub(super) fn doubled(y: F32<'_>) -> F32<'_> {
     k.selp(-magnitude, magnitude, k.lt(y, 0.0))
 }
 
-/// The place of that number, as a number.
+/// The index of that number, as a float.
 pub(super) fn place_of_doubled(y: F32<'_>) -> F32<'_> {
     let k = y.builder;
     let steps = MIDDLES.into_iter().zip(1u8..);
@@ -271,8 +270,8 @@ impl<'k> SubBlock<'k> {
         self.x.iter().map(|&x| grid.nearest(x * inverse)).collect()
     }
 
-    /// Scale and minimum of `x ≈ s q - m` with `q` in `0..=levels`: the scale is at least 0, and so is the minimum unless it is
-    /// `signed`.
+    /// The scale and minimum of `x ≈ s q - m` with `q` in `0..=levels`. Neither is negative, except that the minimum
+    /// may be if `signed`.
     pub(super) fn affine(&self, trial: &Trial<'k>, levels: f32, signed: bool) -> [F32<'k>; 2] {
         let k = self.x[0].builder;
         let zero = k.constant(0.0);
@@ -286,7 +285,7 @@ impl<'k> SubBlock<'k> {
         let (sum_w, sum_x, sum_q) = (sum(weights()), sum(of_x()), sum(of_q()));
         let sum_qq = sum(of_q().zip(&q).map(|(wq, &q)| wq * q));
         let sum_xq = sum(of_x().zip(&q).map(|(wx, &q)| wx * q));
-        // Where all integers are equal the determinant is rounding noise and only the scale can be solved for.
+        // If all integers are equal, the determinant is rounding noise and only the scale can be solved for.
         let determinant = sum_w * sum_qq - sum_q * sum_q;
         let solvable = k.gt(determinant, 1e-4 * (sum_w * sum_qq));
         let s = (sum_w * sum_xq - sum_x * sum_q) / determinant;
@@ -296,7 +295,7 @@ impl<'k> SubBlock<'k> {
         let (s, b) = (k.selp(s, alone, both), k.selp(b, zero, both));
         let tried = k.and(k.gt(hi, lo), k.ge(s, 0.0));
         let otherwise = match signed {
-            // A scale reaches further up than a minimum.
+            // A scale has a larger range than a minimum.
             true => {
                 let up = k.and(k.gt(lo, 0.0), k.le(hi, lo));
                 [k.selp(lo / levels, zero, up), k.selp(zero, -lo, up)]
@@ -306,7 +305,8 @@ impl<'k> SubBlock<'k> {
         trial.best(self.error(&q, s, Some(b)), tried, [s, -b], otherwise)
     }
 
-    /// The codes, as numbers up to `most`, of a scale and a minimum in these units, after the neighbours of the nearest ones were tried.
+    /// The codes, as floats up to `most`, of a scale and a minimum in these units, after trying the neighbours of the
+    /// nearest ones.
     pub(super) fn affine_codes(
         &self,
         trial: &Trial<'k>,
@@ -324,7 +324,7 @@ impl<'k> SubBlock<'k> {
         trial.best(error, k.lt(trial.number, 9), codes, [k.constant(0.0); 2])
     }
 
-    /// Scale of `x ≈ s q` with `q` on a grid; of the sign that gives the largest magnitude the larger end.
+    /// The scale of `x ≈ s q` with `q` on a grid; its sign maps the largest magnitude to the longer end of the grid.
     pub(super) fn symmetric(&self, trial: &Trial<'k>, grid: Grid) -> F32<'k> {
         let k = self.x[0].builder;
         let zero = k.constant(0.0);
@@ -340,7 +340,7 @@ impl<'k> SubBlock<'k> {
         s
     }
 
-    /// The code, as a number, of a scale in this unit, after the neighbours of the nearest one were tried.
+    /// The code, as a float, of a scale in this unit, after trying the neighbours of the nearest one.
     pub(super) fn symmetric_code(
         &self,
         trial: &Trial<'k>,

@@ -5,7 +5,7 @@ use crate::kernels::team;
 use crate::{F16, Global, Pointer, Shared};
 
 impl Quantize {
-    /// The word of a block of Q2_K that a thread writes, and how many there are.
+    /// The word of a Q2_K block that a thread writes, and the number of words.
     pub(super) fn q2_k<'k>(
         &self,
         block: &Fitting<'k>,
@@ -82,7 +82,7 @@ impl Quantize {
         out: Pointer<'k, Global, u32>,
     ) {
         let k = block.k;
-        // Integers and 32 are 6 bits of the integers, the last one turned over.
+        // Adding 32 to the integers and taking 6 bits inverts their sign bit.
         let integers =
             |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32)) & 0x3f3f_3f3fu32 ^ 0x2020_2020u32;
         let (low, high, scales) = (32, 16, 4);
@@ -115,7 +115,8 @@ impl Quantize {
         out: Pointer<'k, Global, u32>,
     ) {
         let k = block.k;
-        // Integers and 4 are 3 bits of the integers, the last one turned over; codes and 32 are 6 bits of codes likewise.
+        // Adding 4 to the integers and taking 3 bits inverts their sign bit; adding 32 to codes and taking 6 bits
+        // likewise.
         let integers =
             |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32)) & 0x0707_0707u32 ^ 0x0404_0404u32;
         let code = |at: Word<'k>, i: u32| k.ld(of_subs.index(at).offset(i as i32)) & 63u32 ^ 32u32;
@@ -174,22 +175,22 @@ impl Quantize {
             let first = block.integers.index(at + (at & !3u32));
             word.set(k.ld(first) | k.ld(first.offset(4)) << 4);
         });
-        // A block that is not finite has nothing but its unit.
+        // A block with values that are not finite has only its unit.
         let word = k.selp(word, k.selp(unit, 0, k.eq(at, 0)), block.range.finite);
         k.st_if(k.lt(at, words), out.index_wide(k.mul_wide(k.ctaid_x(), words)).index(at), word);
     }
 }
 
 impl<'k> Fitting<'k> {
-    /// Writes the word of this thread, of this many words and the half that follows them, which is the unit.
+    /// Writes the thread's word of `words` words, followed by a half word, the unit.
     fn write_with_half(&self, word: Word<'k>, words: u32, out: Pointer<'k, Global, u32>) {
         let (k, block, at) = (self.k, self, self.thread);
-        // A block that is not finite has nothing but its unit.
+        // A block with values that are not finite has only its unit.
         let word = k.selp(word, 0, k.or(block.range.finite, k.eq(at, words)));
         let halves = k.halves::<F16>(word);
         let out = out.cast::<F16>().index_wide(k.mul_wide(k.ctaid_x(), 2 * words + 1)).index(at * 2u32);
         k.st_if(k.le(at, words), out, halves[0]);
-        // Behind the last block, zeros fill up the word.
+        // Zeros after the last block complete the word.
         let block = k.ctaid_x();
         let fills = k.and(k.eq(block, k.nctaid_x() - 1u32), k.eq(block & 1u32, 0));
         let writes = k.or(k.lt(at, words), k.and(k.eq(at, words), fills));

@@ -8,22 +8,22 @@ use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Builder, Global, Pointer, Shared, Value, Variable};
 
-/// Neighbouring vectors of x of a chunk that a thread brings, and where they go.
+/// Adjacent vectors of a chunk of x that a thread loads, and their destination.
 struct Place<'k> {
     row: Word<'k>,
-    /// The row of x, where rows do not follow one another.
+    /// The row of x, if rows are not consecutive.
     chosen: Option<Word<'k>>,
     /// The first element in the chunk.
     element: Word<'k>,
     vectors: Vec<[Variable<'k, f32>; VECTOR as usize]>,
-    /// With a norm, as many of gamma.
+    /// With a norm, the same vectors of gamma.
     gammas: Vec<[Variable<'k, f32>; VECTOR as usize]>,
-    /// With a norm, the sum of the squares of what the thread has brought of the row, from the first turn through it.
+    /// With a norm, the sum of the squares of the thread's elements of the row, from the first pass over it.
     squares: Option<Variable<'k, f32>>,
 }
 
-/// Chunks of the rows of x in shared memory: sixteen bits an element, the upper and the lower byte in planes of their own,
-/// and for each 32 elements what their integers are multiplied by, and the sum of these.
+/// Chunks of the rows of x in shared memory: 16-bit elements as a plane of upper and one of lower bytes, and for every
+/// 32 elements the factor of their integers, and the sum of these.
 ///
 /// Elements that are not finite, or tiny, have no such integers: the scale is then NaN.
 pub(super) struct Activations<'k> {
@@ -40,14 +40,15 @@ pub(super) struct Activations<'k> {
     squares: Option<Pointer<'k, Shared, f32>>,
 }
 
-/// Where a lane reads planes and scales.
+/// The addresses from which a lane reads planes and scales.
 pub(super) struct Reader<'k> {
     pub(super) plane: Pointer<'k, Shared, u32>,
     pub(super) scale: Pointer<'k, Shared, f32>,
 }
 
 impl<'k> Activations<'k> {
-    /// `extents` are the first row, the number of rows and the elements of a row. With a tile the rows are those of its products.
+    /// `extents` are the first row, the number of rows and the elements of a row. With a tile the rows are those of its
+    /// products.
     pub(super) fn new(
         k: &'k Builder,
         shape: Shape,
@@ -64,7 +65,7 @@ impl<'k> Activations<'k> {
             let row = (thread >> of_row.ilog2()) + first / of_row;
             let element = ((thread & (of_row - 1)) + first % of_row) * (VECTOR * Self::vectors(shape));
             let vectors = (0..Self::vectors(shape)).map(|_| [0.0; 4].map(|zero| k.variable(zero)));
-            // Places behind the last row read something, which nobody takes.
+            // Places after the last row read some row, whose values are not used.
             let chosen = tile.map(|tile| tile.row(tile.product(k.min(row, shape.rows - 1))));
             let gammas = gamma.map_or(0, |_| Self::vectors(shape));
             let gammas = (0..gammas).map(|_| [0.0; 4].map(|zero| k.variable(zero))).collect();
@@ -76,7 +77,7 @@ impl<'k> Activations<'k> {
         Self { k, shape, x, gamma, extents, planes, scales, places, squares }
     }
 
-    /// Vectors of a place: with many rows, the more a thread has of a group the less it asks of others.
+    /// Vectors of a place: with many rows, the more elements of a group a thread has, the fewer it exchanges.
     fn vectors(shape: Shape) -> u32 {
         shape.rows.min(4)
     }
@@ -85,12 +86,12 @@ impl<'k> Activations<'k> {
         shape.chunk() / (VECTOR * Self::vectors(shape))
     }
 
-    /// A row is brought by whole warps.
+    /// Whole warps load a row.
     fn warps_of_row(shape: Shape) -> u32 {
         Self::places_of_row(shape) / WARP
     }
 
-    /// Numbers of a group: its scale, and the sum where there are minima.
+    /// Numbers per group: its scale, and the sum for formats with minima.
     fn width(shape: Shape) -> u32 {
         if shape.step.has_minima { 2 } else { 1 }
     }
@@ -103,14 +104,14 @@ impl<'k> Activations<'k> {
         shape.rows * Self::row_scales(shape)
     }
 
-    /// Begins to read a chunk where it is wanted, zeros where the rows have ended.
+    /// Starts loading a chunk if `wanted`, with zeros beyond the rows.
     pub(super) fn load(&self, chunk: Word<'k>, wanted: Value<'k, bool>) {
         let k = self.k;
         let [first, m, depth] = self.extents;
         for place in &self.places {
             let element = k.mad(chunk, self.shape.chunk(), place.element);
             let there = k.and(wanted, k.lt(element, depth));
-            // Rows that are not there are read as the last one.
+            // Missing rows are read as the last one.
             let row = place.chosen.unwrap_or_else(|| k.min(first + place.row, m - 1));
             let from = self.x.index_wide(k.mad_wide(row, depth, k.cvt_u64(element)));
             for (i, vector) in (0..).zip(&place.vectors) {
@@ -125,7 +126,7 @@ impl<'k> Activations<'k> {
         }
     }
 
-    /// Writes what was read to a slot; `first` says whether that was read for the first time.
+    /// Writes the loaded chunk to a slot; `first` says whether this is the first pass.
     pub(super) fn store(&self, slot: Word<'k>, first: Value<'k, bool>) {
         let k = self.k;
         let is_short = self.shape.rows * Self::places_of_row(self.shape) < self.shape.threads();
@@ -148,7 +149,7 @@ impl<'k> Activations<'k> {
                 *x = std::array::from_fn(|i| x[i] * gamma[i].get());
             }
         }
-        // Those of the other lanes that share the group.
+        // Includes the other lanes that share the group.
         let lanes = [1, 2, 4].into_iter().filter(|&mask| mask * VECTOR * Self::vectors(self.shape) < GROUP);
         let lanes: Vec<u32> = lanes.collect();
         let Some(rounded) = Rounded::new(k, &x, &lanes) else { return };
@@ -173,7 +174,7 @@ impl<'k> Activations<'k> {
         }
     }
 
-    /// Writes the sums of squares of this thread's warp to shared memory, where there is a norm. A barrier must follow.
+    /// Writes the sums of squares of this thread's warp to shared memory, with a norm. A barrier must follow.
     pub(super) fn share_squares(&self) {
         let (k, Some(shared)) = (self.k, self.squares) else { return };
         let thread = k.tid_x();
@@ -186,7 +187,7 @@ impl<'k> Activations<'k> {
         }
     }
 
-    /// The sum of the squares of a row, which [`Self::share_squares`] has written; of no norm zero.
+    /// The sum of the squares of a row, which [`Self::share_squares`] has written; zero without a norm.
     pub(super) fn squares(&self, row: Word<'k>) -> F32<'k> {
         let k = self.k;
         let warps = Self::warps_of_row(self.shape);
@@ -197,7 +198,7 @@ impl<'k> Activations<'k> {
         sums.unwrap_or_else(|| k.constant(0.0))
     }
 
-    /// Where the lane (g, t) reads of the step of this number in a chunk: as columns of the operand, and of the result.
+    /// The addresses of lane (g, t) for this step of a chunk: as columns of the operand, and of the result.
     pub(super) fn reader(&self, [g, t]: [Word<'k>; 2], step: Word<'k>) -> Reader<'k> {
         let (k, shape) = (self.k, self.shape);
         let across = shape.across();
@@ -206,7 +207,7 @@ impl<'k> Activations<'k> {
         let plane = (pair & (across - 1)) * 2u32 + (g & 1u32);
         let bytes = step * shape.step.elements + (pair >> across.ilog2()) * group + t * (group / 4);
         let plane = self.planes.byte_index(k.mad(plane, shape.pitch(), bytes));
-        // Groups of sixteen elements share scales in pairs.
+        // Groups of sixteen elements have pairs of scales.
         let number = t >> across.ilog2();
         let number = if group == GROUP { number } else { number >> 1 };
         let first = step * (shape.step.elements / GROUP) + number;
@@ -220,7 +221,7 @@ impl<'k> Activations<'k> {
         Reader { plane, scale: reader.scale.index(slot * Self::slot_scales(self.shape)) }
     }
 
-    /// The bytes of columns of a set of groups; `four`: of the second four rows.
+    /// The bytes of columns of a set of groups, for the group of four rows `four`.
     pub(super) fn bytes(&self, reader: &Reader<'k>, set: u32, four: u32) -> Vec<Word<'k>> {
         let (k, shape) = (self.k, self.shape);
         let group = shape.step.group;
