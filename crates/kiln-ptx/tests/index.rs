@@ -81,7 +81,7 @@ fn run_write_rows(inputs: &[Operand<'_>]) -> Result<(Vec<u8>, u64), String> {
     let e = WriteRowsOp.extents(&x.shape(), &new.shape(), &positions.shape()).unwrap();
     let types = [new.data().dtype(), x.data().dtype()];
     let rounding = WriteRows::rounding(e.d, types);
-    // What the kernel does not round itself, others make of the rows.
+    // Other kernels round the rows that this kernel does not round itself.
     let rows = match rounding {
         None if types[0] != types[1] => WriteRowsOp::stored(new.data(), types[1]).unwrap(),
         _ => new.data().to_buffer().unwrap(),

@@ -270,7 +270,7 @@ fn copies_are_kept_behind_what_was_read() {
     };
     let (fence, nothing) = (|k: &Builder| k.fence_proxy_async::<u32>(), |_: &Builder| {});
     assert_eq!(twice(&fence, &nothing), Ok(true));
-    // Without one, and with that alone of the lane which begins the copy.
+    // Without a fence, and with a fence only in the lane that begins the copy.
     let of_first = |k: &Builder| k.if_(k.eq(k.tid_x(), 0), || k.fence_proxy_async::<u32>());
     for (before, behind) in [(&nothing as &dyn Fn(&Builder), &nothing as &dyn Fn(&Builder)), (&nothing, &of_first)] {
         let said = twice(before, behind).unwrap_err();

@@ -149,7 +149,7 @@ fn rows_that_begin_far_off_are_normalised() {
 #[test]
 fn long_rows_keep_their_contract() {
     let mut random = Random::new(61);
-    // A length for each who holds rows, and one beyond.
+    // A length for each way to hold rows, and one beyond.
     let (sm80, sm90) = ([16_384, 20_001, 32_769].as_slice(), [8_193, 20_001, 40_001, 65_541].as_slice());
     let hopper = [20_004, 40_004, 65_540].as_slice();
     for (target, lengths) in [(Target::Sm80, sm80), (Target::Sm90, sm90), (Target::Sm90a, hopper)] {

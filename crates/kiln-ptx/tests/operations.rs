@@ -149,17 +149,17 @@ fn conforms<O: Operation>(most: u64, target: Target) -> usize {
     let small = |case: &&Case| {
         let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
         let cost = case.op.cost(&types).unwrap();
-        // Bytes are compared as words, which other kernels make of them.
+        // Other kernels turn bytes into words, which are then compared.
         let here = match case.op {
             Op::Compare(_) => types[0].dtype.size() == 4,
-            // Others are of two launches.
+            // Other kinds of attention take two launches.
             Op::Attention(op) => {
                 let widths = [1, 2].map(|i: usize| types[i].shape.columns());
                 op.is_plain() && widths[0] == widths[1] && types.iter().all(|ty| ty.dtype == DType::F32)
             }
-            // Other kernels move the dimension that is summed along to the end.
+            // Other kernels move the dimension of the sum to the end.
             Op::Cumsum(op) => op.axis + 1 >= types[0].shape.rank(),
-            // Of sorting those of words, and of rows that are one run.
+            // Only sorting of words, and of rows that are one run.
             Op::Sort(op) => {
                 let shape = types[0].shape;
                 op.axis + 1 == shape.rank() && shape.columns() <= SortRuns::LONGEST && types[0].dtype.size() == 4
@@ -368,7 +368,7 @@ fn products_by_expert_keep_their_contract() {
         if cost.flops.max(cost.bytes()) > 100_000 {
             continue;
         }
-        // Kernels of floats are the same.
+        // Kernels of floats are the same on both targets.
         let targets = [Target::Sm70, Target::Sm80];
         let targets = if types[1].dtype.is_float() { &targets[1..] } else { &targets };
         for &target in targets {

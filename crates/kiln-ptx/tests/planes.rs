@@ -106,7 +106,7 @@ fn what_planes_leave_is_done_product_by_product() {
             let pairs = row(&x, i).into_iter().zip(row(&w, j));
             pairs.map(|(x, w)| f64::from(x) * f64::from(w)).sum::<f64>() as f32
         };
-        // What was found before: numbers that stay, but for those of a row that is marked and those that are not finite.
+        // The results that the kernel finds: it keeps finite ones, except those of a marked row.
         let mut found = vec![0.5f32; m * n];
         (found[3], found[2 * n + 7]) = (f32::NAN, f32::NEG_INFINITY);
         let mut device = Device::default();
@@ -131,7 +131,7 @@ fn what_planes_leave_is_done_product_by_product() {
 fn keys_that_causal_queries_see_are_counted() {
     let op = Attention::causal();
     let mut random = Random::new(8);
-    // Sequences, queries that share a head of keys, queries, keys, and the blocks of 64 that they are cut into.
+    // Sequences, queries that share a head of keys, queries, keys, and the blocks of 64 that the keys are split into.
     for [batch, group, s, t, blocks] in [[1, 1, 1, 1, 1], [2, 3, 70, 90, 4], [3, 2, 64, 500, 3], [1, 4, 5, 3, 2]] {
         let extents = AttentionExtents { batch, kv_heads: 2, group, s, t, d: 64, dv: 64 };
         let mut draw =
@@ -188,7 +188,7 @@ fn keys_that_causal_queries_see_are_counted() {
 #[test]
 fn products_of_few_rows_are_those_of_what_is_stored() {
     let mut random = Random::new(9);
-    // Rows of x, columns, and k: less than a warp takes at once, more than a block does, and no whole pieces of it.
+    // Rows of x, columns, and k: fewer than a warp takes at once, more than a block does, and incomplete pieces.
     for [m, n, depth] in [[1, 1, 8], [1, 9, 2056], [2, 5, 264], [3, 4, 1024], [8, 6, 1288], [5, 0, 8]] {
         for dtype in [DType::F16, DType::Bf16] {
             let x = random.uniforms(m * depth, -1.0, 1.0);

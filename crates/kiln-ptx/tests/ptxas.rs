@@ -80,7 +80,8 @@ fn assemblers() -> &'static [Ptxas] {
 
 /// Assembles a text for a target.
 fn check_for(text: &str, target: Target) -> Result<(), String> {
-    // The newest that knows the target: what drivers and users have, in half the time of asking all.
+    // The newest assembler that knows the target is the one that drivers and users have; running all would take twice
+    // as long.
     let able = assemblers().iter().filter(|ptxas| ptxas.knows(target));
     let Some(ptxas) = able.max_by(|a, b| a.release.total_cmp(&b.release)) else {
         return Err(format!("KILN_PTXAS names no assembler that knows {target}"));
@@ -318,14 +319,14 @@ fn every_kernel_assembles_for_its_targets() {
     let mut all: Vec<(Target, PtxModule, u32)> = Vec::new();
     let mut seen: HashSet<String> = HashSet::new();
     for target in catalogue::LADDER.into_iter().chain([Target::Sm90, Target::Sm90a]) {
-        // As many kernels in a module as have different names and run on the same devices.
+        // A module has as many kernels as have different names and run on the same devices.
         let mut modules: Vec<(PtxModule, u32)> = Vec::new();
         // From Hopper on kernels of the ladder wait for one another, too: a sample of them.
         let waiting = if target == Target::Sm90 { catalogue::kernels(Target::Sm80) } else { Vec::new() };
         let waiting = waiting.into_iter().step_by(16);
         for kernel in catalogue::kernels(target).into_iter().chain(waiting) {
             let kernel = kernel.build_for(target);
-            // A text that stood on a lower step of the ladder is assembled for the targets of this one with it.
+            // A text of a lower step of the ladder is assembled with it for the targets of this step.
             let new = seen.insert(kernel.text().to_owned());
             let bytes = shared_memory(&kernel);
             let like = |&&mut (_, of): &&mut (PtxModule, u32)| {

@@ -341,8 +341,8 @@ fn scales_and_special_values_keep_their_contract() {
     let mut random = Random::new(7);
     let case = Case { batch: 1, heads: 1, kv_heads: 1, s: 20, t: 40, d: 64, causal: false, types: HALVES };
     case.check(&mut random, 6.0, Some(Param::from(0.3)), 1);
-    // As large as f16 makes scores, of one part and of several. Then one weight of a row is 1 and all others are 0: the
-    // bound, which grows with the scores, would allow anything, but the result is a row of values.
+    // Scores as large as f16 allows, in one part and in several. One weight of a row is then 1 and all others are 0:
+    // the bound, which grows with the scores, would allow anything, but the result is a row of values.
     let many = Case { s: 1, t: 700, ..case };
     for (case, multiprocessors) in [(case, 1), (many, MULTIPROCESSORS)] {
         let inputs = case.inputs(&mut random, 60_000.0);
@@ -369,7 +369,7 @@ fn scales_and_special_values_keep_their_contract() {
     assert_eq!(nan(Some(f32::NAN), None), [21]);
     assert_eq!(nan(None, Some(f32::NAN)), (21..40).collect::<Vec<_>>());
     assert_eq!(nan(Some(f32::INFINITY), None), [21]);
-    // Scores of -∞ alone are no weights; among others they weigh nothing.
+    // A query whose scores are all -∞ gives NaN; among other scores one of -∞ has weight 0.
     let case = Case { causal: false, s: 3, t: 70, ..case };
     for unreachable in [66, 70] {
         let mut inputs = case.inputs(&mut random, 1.0);

@@ -155,7 +155,7 @@ fn tiles_follow_the_extents() {
     assert_eq!(chosen(64, 4096, 14_336), (64, 128, 1));
     assert_eq!(chosen(128, 4096, 4096), (128, 64, 2));
     assert_eq!(chosen(128, 4096, 14_336), (128, 128, 1));
-    // Whatever is chosen can be launched.
+    // Every chosen tile can be launched.
     for (m, k, n) in [(1, 8, 8), (1, 64, 100_000), (100_000, 8, 8), (usize::MAX, 8, 8)] {
         let tile = WarpGroupTile::for_extents(extents(m, k, n), PtxType::F16, MULTIPROCESSORS);
         let gemm = WarpGroupGemm::new(STORED, [PtxType::F16, PtxType::F16], tile, Epilogue::PLAIN).unwrap();
@@ -172,7 +172,8 @@ fn shared_memory_comes_with_the_launch() {
         assert_eq!(outside, if kernel.shared_bytes() > 48 << 10 { kernel.shared_bytes() } else { 0 });
         assert_eq!(text.contains(".extern .shared .align 1024 .b8 smem[];"), outside > 0, "{}", kernel.name());
         assert_eq!(text.contains(&format!(".reqnctapercluster {}, 1, 1", kernel.cluster())), kernel.cluster() > 1);
-        // Rows that copies bring are for Hopper because they are measured there, with instructions that later devices have.
+        // Kernels with rows in bulk copies are for Hopper, where they were measured, though later devices have the
+        // instructions, too.
         let needed = if text.contains("wgmma.mma_async") { Target::Sm90a } else { Target::Sm90 };
         assert_eq!(kernel.gate().target, needed, "{}", kernel.name());
     }

@@ -36,7 +36,7 @@ use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 
 /// The targets that kernels are written for; each text serves those up to the next.
-#[allow(dead_code)] // not every file of tests climbs it
+#[allow(dead_code)] // not every test file uses it
 pub(crate) const LADDER: [Target; 2] = [Target::Sm70, Target::Sm80];
 
 /// Every way to say which operands of a product are stored transposed.
@@ -161,7 +161,7 @@ fn stages() -> Vec<Box<dyn Kernel>> {
     kernels
 }
 
-#[allow(dead_code)] // not every file of tests looks at them alone
+#[allow(dead_code)] // not every test file uses it
 /// Kernels whose warps multiply on tensor cores: every width, tile and type of attention, every way to store the operands of
 /// a product, and both of its tiles, though not each with each.
 pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {

@@ -2,7 +2,7 @@
 
 mod interpreter;
 
-#[allow(unused_imports)] // not every file of tests rounds to bfloat16
+#[allow(unused_imports)] // not every test file uses it
 pub(crate) use interpreter::{Memory, Program, to_bf16};
 use kiln_ptx::{Argument, Kernel, Launch, Target};
 
@@ -10,7 +10,7 @@ use kiln_ptx::{Argument, Kernel, Launch, Target};
 const UNWRITTEN: u8 = 0xff;
 
 /// The words of f32.
-#[allow(dead_code)] // not every file of tests has each type
+#[allow(dead_code)] // not every test file uses each type
 pub(crate) fn words(x: &[f32]) -> Vec<u8> {
     x.iter().flat_map(|x| x.to_le_bytes()).collect()
 }

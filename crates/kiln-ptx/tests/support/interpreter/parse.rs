@@ -155,7 +155,7 @@ impl Program {
                         program.waits = true;
                         Action::WaitForLaunches
                     }
-                    // Launches behind this one are no matter here.
+                    // The launches after this one do not matter here.
                     "griddepcontrol" => continue,
                     "bar" | "shfl" | "ldmatrix" | "mma" => {
                         Action::Warp(Collective::parse(&mut registers, name, &parts))
