@@ -9,6 +9,7 @@ use kiln::DType;
 use serde::Deserialize;
 use serde::de::{Error as _, MapAccess, Visitor};
 
+use crate::error::printable;
 use crate::{Error, Result};
 
 /// The most bytes of a header, as in the reference implementation.
@@ -123,7 +124,7 @@ pub(crate) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Info>> {
     // A copy, as a mapped file may change after its UTF-8 was checked.
     let header = String::from_utf8(header.to_vec()).map_err(|_| wrong("its header is not UTF-8".to_owned()))?;
     // Anything but spaces behind the object is an error, and so are values that are nested deeply.
-    let Header(entries) = serde_json::from_str(&header).map_err(|error| wrong(error.to_string()))?;
+    let Header(entries) = serde_json::from_str(&header).map_err(|error| wrong(printable(error)))?;
     let mut infos = Vec::with_capacity(entries.len());
     for (name, Entry { dtype, shape, data_offsets: [begin, end] }) in entries {
         let wrong = |reason: String| wrong(format!("tensor {name:?} {reason}"));
