@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use kiln::graph::TensorId;
 use kiln::op::{Bound, ElementwiseKind, Op};
-use kiln::{Batch, Buffer, DType, Engine, Record, Result, TensorType};
+use kiln::{Batch, DType, Data, Engine, Record, Result, TensorType};
 use kiln_ir::op::all_cases;
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
 
@@ -179,14 +179,21 @@ impl Program {
         }
         let last = wanted.len() - 1;
         let alone = self.batch.run(&wanted[last..]).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let same = |a: &Buffer, b: &Buffer| match (a, b) {
-            // Which of two NaN is passed on is not specified.
-            (Buffer::F32(a), Buffer::F32(b)) => {
-                a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
-            }
-            _ => a == b,
-        };
-        assert!(flushes || same(&alone[0], &results[last]), "{name}: alone the last result is another");
+        let recorded = || nodes.iter().map(|node| (node.op, &node.inputs, &node.outputs)).collect::<Vec<_>>();
+        let same = same(alone[0].as_data(), results[last].as_data());
+        assert!(flushes || same, "{name}: alone the last result is another: {:?}", recorded());
+    }
+}
+
+/// Whether elements are the same bits, or both NaN: which of two NaN is passed on is not specified.
+fn same(a: Data<'_>, b: Data<'_>) -> bool {
+    let same = |at| {
+        let (a, b) = (a.load(at), b.load(at));
+        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+    };
+    match a.dtype().is_float() && a.dtype() == b.dtype() && a.bytes() == b.bytes() {
+        true => (0..a.bytes() / a.dtype().size()).all(same),
+        false => a.dtype() == b.dtype() && a.as_bytes() == b.as_bytes(),
     }
 }
 

@@ -49,7 +49,9 @@ impl Picture {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn Error>> {
         let grey = decode_bytes(bytes)?.to_luma32f();
         let (width, height) = (grey.width() as usize, grey.height() as usize);
-        Ok(Self { width, height, luminance: grey.into_raw() })
+        // The weights of red, green and blue add up to a little more than 1.
+        let luminance = grey.into_raw().into_iter().map(|shade| shade.clamp(0.0, 1.0)).collect();
+        Ok(Self { width, height, luminance })
     }
 
     /// The image with 8 bits a pixel.
