@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use kiln::graph::TensorId;
-use kiln::op::{Bound, ElementwiseKind, Op};
+use kiln::op::{Bound, ElementwiseKind, Op, Reduce, Reduction};
 use kiln::{Batch, DType, Data, Engine, Record, Result, TensorType};
 use kiln_ir::op::all_cases;
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
@@ -171,6 +171,9 @@ impl Program {
             values.insert(id, Input { buffer: buffer.clone(), shape });
         }
         for node in &nodes {
+            if overflows(node.op, &values[&node.inputs[0]]) {
+                continue;
+            }
             let case = Case { op: node.op, inputs: node.inputs.iter().map(|id| values[id].clone()).collect() };
             let got = node.outputs.iter().map(|id| values[id].buffer.clone()).collect();
             if let Err(why) = conform_within(&case, &bound, flushes, |_, _| Ok(got)) {
@@ -183,6 +186,15 @@ impl Program {
         let same = same(alone[0].as_data(), results[last].as_data());
         assert!(flushes || same, "{name}: alone the last result is another: {:?}", recorded());
     }
+}
+
+/// Whether partial products of these elements may leave the range of f32: a product that does depends on the order.
+fn overflows(op: Op, input: &Input) -> bool {
+    let Op::Reduce(Reduce { reduction: Reduction::Prod, .. }) = op else { return false };
+    let data = input.buffer.as_data();
+    let logarithms = (0..input.shape.numel()).map(|at| f64::from(data.load(at)).abs().log2());
+    let magnitude: f64 = logarithms.map(|x| if x.is_nan() { 0.0 } else { x.abs() }).sum();
+    magnitude > 120.0
 }
 
 /// Whether elements are the same bits, or both NaN: which of two NaN is passed on is not specified.

@@ -233,14 +233,19 @@ impl ChatTemplate {
     }
 }
 
-/// Calls a function on a thread whose stack has this size in bytes; only the pages that it uses take memory. Where no thread can be
-/// created, the function runs on this one, whose stack suffices for templates that are not hostile.
-fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
-    let spawned = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &call);
-        thread.ok().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+/// Renders on a thread whose stack has this size in bytes; only the pages that it uses take memory. Where no thread can be created,
+/// this one renders, whose stack suffices for templates that are not hostile. A panic of the template engine is an error: in builds
+/// with overflow checks it panics on slices such as `x[:4294967295:-1]`.
+fn with_stack(bytes: usize, render: impl Fn() -> Result<String> + Sync) -> Result<String> {
+    let rendered = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &render);
+        thread.ok().map(std::thread::ScopedJoinHandle::join)
     });
-    spawned.unwrap_or_else(call)
+    match rendered {
+        Some(Ok(result)) => result,
+        Some(Err(_)) => Err(Error::Template { reason: "the template engine panicked on it".into() }),
+        None => render(),
+    }
 }
 
 /// The error of a template.
