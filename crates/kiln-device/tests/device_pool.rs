@@ -126,6 +126,27 @@ fn small_operations_are_redone_too() {
     }
 }
 
+/// Half of an operation fails for want of memory, whichever allocation it is: one error, or the result, and both work afterwards.
+#[test]
+#[cfg_attr(miri, ignore = "the operands are megabytes")]
+fn a_device_without_memory_is_reported_and_not_lost() {
+    let x = numbers(LARGE);
+    let op = Op::from(Elementwise::scale(2.0));
+    let doubled: Vec<f32> = x.iter().map(|&x| 2.0 * x).collect();
+    for n in 0..3 {
+        let devices = devices(2);
+        let pool = DevicePool::of(devices.clone()).unwrap();
+        devices[1].fail_allocation(Some(n), true);
+        match pool.run(&op, &[Operand::vector(&x)]) {
+            Ok(found) => assert_eq!(found, [Buffer::F32(doubled.clone())]),
+            Err(error) => assert!(matches!(error, Error::OutOfMemory { .. }), "{error}"),
+        }
+        devices[1].fail_allocation(None, false);
+        assert_eq!(pool.run(&op, &[Operand::vector(&x)]).unwrap(), [Buffer::F32(doubled.clone())]);
+        assert!(devices.iter().all(|device| !device.is_lost() && dispatches(device) > 0));
+    }
+}
+
 #[test]
 fn errors_that_are_no_loss_are_reported_once() {
     let devices = devices(2);

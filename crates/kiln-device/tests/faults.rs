@@ -4,10 +4,10 @@
 mod support;
 
 use kiln_device::waiting::block_on;
-use kiln_device::{Backend, MatmulCache};
+use kiln_device::{Backend, MatmulCache, State};
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Attention, AttentionOperands, Elementwise, Gather, Op};
-use kiln_ir::{Data, Error, Operand, Operations, Record, Result};
+use kiln_ir::{Buffer, Data, Error, Operand, Operations, Record, Result, Shape, TensorType};
 
 use support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
 
@@ -150,9 +150,11 @@ fn an_operation_without_a_kernel_is_unsupported() {
     assert_eq!(batch.read(sum).unwrap().len(), 4);
 }
 
-/// Everything that submits work, the asynchronous forms of it.
-async fn everything(device: &HostDevice) -> Result<()> {
+/// Everything that submits work, the asynchronous forms of it. Returns all that is read.
+async fn everything(device: &HostDevice) -> Result<Vec<Buffer>> {
+    let mut read = Vec::new();
     let weight = device.upload_async(&Operand::f32(&numbers(16), &[4, 4])?).await?;
+    let state = State::zeros_async(device, TensorType::f32(Shape::new(&[3, 4])?)).await?;
     let mut batch = Batch::new(device.clone());
     let w = batch.import(&weight)?;
     let x = batch.upload_async(&numbers(8), &[2, 4]).await?;
@@ -160,33 +162,127 @@ async fn everything(device: &HostDevice) -> Result<()> {
     let product = batch.matmul(x, w)?;
     let rows = batch.gather(product, indices)?;
     let out = batch.softmax(rows)?;
+    let held = batch.state(&state)?;
+    let written = batch.write_rows(held, product, indices)?;
+    let sums = batch.sum_axis(written, 0)?;
     batch.execute_async(&[product]).await?;
-    batch.read_async(product).await?;
+    read.push(Buffer::F32(batch.read_async(product).await?));
     batch.execute_async(&[out, product]).await?;
     batch.set_async(x, &numbers(8)).await?;
     batch.set_async(w, &numbers(16)).await?;
-    batch.run_async(&[out, x]).await?;
+    read.extend(batch.run_async(&[out, x]).await?);
+    // Executed again: what was prepared is replayed, with other rows in the state.
+    for n in 0..2 {
+        batch.set_async(x, &[n as f32; 8]).await?;
+        batch.execute_async(&[sums]).await?;
+        read.push(Buffer::F32(batch.read_async(sums).await?));
+    }
+    read.push(state.read_async().await?);
+    state.set_async(Data::F32(&numbers(12))).await?;
     batch.execute_all_async().await?;
+    read.push(state.read_async().await?);
     let tensor = batch.tensor(out)?;
-    tensor.reshape(&[8])?.slice_async(1..5).await?.read_async().await?;
-    device.run_async(&Op::from(Elementwise::neg()), &[&tensor]).await?;
+    read.push(tensor.reshape(&[8])?.slice_async(1..5).await?.read_async().await?);
+    for negated in device.run_async(&Op::from(Elementwise::neg()), &[&tensor]).await? {
+        read.push(negated.read_async().await?);
+    }
     let mut prepared = device.prepare_async(&Op::from(Elementwise::add()), &[&tensor, &tensor]).await?;
     prepared.run_async().await?;
     prepared.repeat_async(2).await?;
     let mut cache = MatmulCache::new(device.clone());
     cache.upload_weight_async("w", &numbers(4), 2, 2).await?;
-    cache.matmul_async("w", &numbers(4)).await?;
+    read.push(Buffer::F32(cache.matmul_async("w", &numbers(4)).await?));
     let backend = Backend::on(device.clone());
-    backend.run_async(&Op::from(Elementwise::neg()), &[Operand::vector(&numbers(4))]).await?;
-    device.finish_async().await
+    read.extend(backend.run_async(&Op::from(Elementwise::neg()), &[Operand::vector(&numbers(4))]).await?);
+    device.finish_async().await?;
+    Ok(read)
+}
+
+/// The kinds of devices that differ in what can fail where: what reads results, what suspends, what runs operations directly, and what
+/// reports a lack of memory late.
+fn kinds() -> [HostOptions; 4] {
+    let kind = |host_results, suspends, direct, late_errors| HostOptions {
+        host_results,
+        suspends,
+        direct,
+        late_errors,
+        ..HostOptions::default()
+    };
+    [
+        kind(false, false, false, false),
+        kind(true, true, true, false),
+        kind(false, false, true, true),
+        kind(true, false, false, true),
+    ]
+}
+
+/// Nothing is left of what was dropped.
+#[track_caller]
+fn assert_nothing_is_held(device: &HostDevice) {
+    assert_eq!(device.memory_use().live, 0, "all of it was dropped");
+    device.trim();
+    assert_eq!(device.allocated(), 0);
+}
+
+#[test]
+fn an_allocation_that_fails_anywhere_is_one_error_and_all_works_afterwards() {
+    for options in kinds() {
+        let whole = HostDevice::new(options.clone());
+        let expected = block_on(everything(&whole)).unwrap();
+        let allocations = whole.allocations();
+        assert!(allocations > 10, "{allocations}");
+        let (mut refused, mut made_room) = (0, 0);
+        for lasts in [false, true] {
+            for n in (0..allocations).step_by(if cfg!(miri) { 7 } else { 1 }) {
+                let device = HostDevice::new(options.clone());
+                device.fail_allocation(Some(n), lasts);
+                match block_on(everything(&device)) {
+                    // The pool or what was prepared before made room, and it was allocated after all.
+                    Ok(read) => {
+                        assert_eq!(read, expected, "allocation {n}");
+                        made_room += 1;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, Error::OutOfMemory { .. }), "allocation {n}: {error:?}");
+                        refused += 1;
+                    }
+                }
+                assert_eq!(device.memory_use().live, 0, "allocation {n}");
+                device.fail_allocation(None, false);
+                assert_eq!(block_on(everything(&device)).unwrap(), expected, "after allocation {n}");
+                assert_nothing_is_held(&device);
+            }
+        }
+        assert!(refused > 10, "{refused}");
+        println!("{allocations} allocations: {refused} runs refused, {made_room} made room");
+    }
+}
+
+#[test]
+fn a_kernel_that_is_refused_anywhere_is_one_error_and_all_works_afterwards() {
+    for options in kinds() {
+        let whole = HostDevice::new(options.clone());
+        let expected = block_on(everything(&whole)).unwrap();
+        let kernels = whole.compilations() as u64;
+        assert!(kernels > 5, "{kernels}");
+        for n in 0..kernels {
+            let device = HostDevice::new(options.clone());
+            device.refuse_from(Some(n));
+            let error = block_on(everything(&device)).unwrap_err();
+            assert!(matches!(&error, Error::Driver { what, .. } if what.starts_with("compiling")), "{n}: {error:?}");
+            assert_eq!(device.memory_use().live, 0, "kernel {n}");
+            device.refuse_from(None);
+            assert_eq!(block_on(everything(&device)).unwrap(), expected, "after kernel {n}");
+            assert_nothing_is_held(&device);
+        }
+    }
 }
 
 #[test]
 fn the_loss_of_a_device_at_any_submission_is_reported() {
-    for (host_results, suspends, direct) in [(false, false, false), (true, true, true)] {
-        let options = HostOptions { host_results, suspends, direct, ..HostOptions::default() };
+    for options in kinds() {
         let whole = HostDevice::new(options.clone());
-        block_on(everything(&whole)).unwrap();
+        let expected = block_on(everything(&whole)).unwrap();
         let submissions = whole.submissions();
         assert!(submissions > 20);
         for n in (0..submissions).step_by(if cfg!(miri) { 5 } else { 1 }) {
@@ -196,13 +292,11 @@ fn the_loss_of_a_device_at_any_submission_is_reported() {
             assert!(matches!(lost, Error::DeviceLost { .. }), "{n}: {lost:?}");
             assert!(device.is_lost());
             assert_eq!(block_on(everything(&device)).unwrap_err(), lost);
-            assert_eq!(device.memory_use().live, 0, "all of it was dropped");
-            device.trim();
-            assert_eq!(device.allocated(), 0);
+            assert_nothing_is_held(&device);
         }
         let device = HostDevice::new(options.clone());
         device.lose_at(submissions);
-        block_on(everything(&device)).unwrap();
+        assert_eq!(block_on(everything(&device)).unwrap(), expected);
     }
 }
 
@@ -267,6 +361,5 @@ fn futures_are_dropped_at_every_poll_of_everything() {
     assert!(polls > 30, "{polls}");
     assert_eq!(elements(&tensor), numbers(4));
     drop(tensor);
-    device.trim();
-    assert_eq!(device.allocated(), 0);
+    assert_nothing_is_held(&device);
 }

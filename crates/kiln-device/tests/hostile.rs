@@ -1,4 +1,4 @@
-//! Pools of devices, copies and waiting where the system refuses threads: the calling thread does the work.
+//! Hosts that refuse threads or have a full disk: the calling thread does the work, and files stay as they were.
 
 #![cfg(not(target_arch = "wasm32"))] // no processes there
 #![cfg(target_os = "linux")]
@@ -6,8 +6,12 @@
 
 mod support;
 
-use again::with_threads;
+use std::path::Path;
+use std::process::Command;
+
+use again::{again, is_again, with_threads};
 use kiln_device::host_copy;
+use kiln_device::store::Kind;
 use kiln_device::waiting::{block_on, elsewhere};
 use kiln_ir::op::{Op, Reduce, Reduction};
 use kiln_ir::{Buffer, Operand, Operations};
@@ -33,4 +37,30 @@ fn the_caller_does_the_work_where_no_thread_can_be_started() {
         let op = Op::from(Reduce::all(Reduction::Max));
         assert_eq!(pool.run(&op, &[Operand::vector(&x)]).unwrap(), [Buffer::F32(vec![1012.0])]);
     }
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file_of_compiled_code() {
+    let folder = std::env::temp_dir().join(format!("kiln-device-full-{}", std::process::id()));
+    if !is_again() {
+        std::fs::create_dir_all(&folder).unwrap();
+    }
+    // A small disk that only this process sees; its folder is entered anew to see it.
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "/bin/sh"]);
+    let disk = folder.display();
+    let setup = format!("mount -t tmpfs -o size=64k none '{disk}' && cd '{disk}'");
+    if again(shell, &setup, "a_full_disk_leaves_the_old_file_of_compiled_code") {
+        let kind = Kind { magic: *b"compiled", version: 1 };
+        let path = Path::new("kernels.bin");
+        kind.save(path, "key", &[7; 9000]).unwrap();
+        for bytes in [60_000, 1 << 20] {
+            let error = kind.save(path, "key", &vec![1; bytes]).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+            assert_eq!(kind.load(path, "key").unwrap(), [7; 9000]);
+            assert_eq!(std::fs::read_dir(".").unwrap().count(), 1, "a temporary file stays");
+        }
+        return;
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -1,9 +1,10 @@
-//! Files made to attack: each kind that readers of GGUF files are known to have failed on, one test a kind.
+//! Files made to attack: each kind that readers of GGUF files are known to have failed on, one test a kind. The crate `fuzz` has
+//! mutated ones.
 
 mod support;
 
 use kiln_gguf::{Error, Gguf, Result};
-use support::Raw;
+use support::{Raw, small};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -198,4 +199,19 @@ fn ranks_are_at_most_four() {
     refused!(one_tensor(&[1, 1, 1, 1, 1], 0, 0), Error::Rank { found: 5, .. });
     let huge = Raw::new(1, 0).string(b"t").u32(u32::MAX).bytes(&[0; 64]);
     refused!(error(huge), Error::Rank { found: u32::MAX, .. });
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_refused() {
+    let whole = small();
+    let end = Gguf::parse(&whole).unwrap().infos().iter().map(|t| t.offset() + t.bytes()).max().unwrap();
+    for len in 0..end {
+        let error = Gguf::parse(&whole[..len]).map(drop).expect_err("a part is missing");
+        assert!(!error.to_string().is_empty());
+    }
+    // Padding behind the last tensor may be missing.
+    for len in end..=whole.len() {
+        let file = Gguf::parse(&whole[..len]).unwrap();
+        assert!(file.tensors().all(|tensor| tensor.bytes().len() == tensor.info().bytes()));
+    }
 }

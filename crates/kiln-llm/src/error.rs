@@ -23,7 +23,7 @@ pub enum Error {
         reason: String,
     },
     /// A tokenizer.json is not JSON, or does not have the structure of such files.
-    #[error("tokenizer.json: {0}")]
+    #[error("tokenizer.json: {}", printable(.0))]
     Json(#[from] serde_json::Error),
     /// The model has an unsupported kind of tokenizer.
     #[error("the tokenizer {found:?} is not supported, {supported} are")]
@@ -230,6 +230,11 @@ fn out_of_memory(plan: &MemoryPlan, largest: Option<usize>) -> String {
         None => "no context fits".to_owned(),
     };
     format!("{what}: {context}, and layers may run on the CPU (Model::place_layers, --layers)\n{plan}")
+}
+
+/// A message without control characters, which would direct the terminal that it is printed on: parsers quote what they found.
+pub(crate) fn printable(message: impl std::fmt::Display) -> String {
+    message.to_string().chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 impl Error {

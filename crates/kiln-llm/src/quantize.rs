@@ -1,5 +1,6 @@
 //! Models in other element types.
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
@@ -161,17 +162,20 @@ impl<'f> Quantization<'f> {
         &self.conversions
     }
 
-    /// Writes the new file. `converted` is called after each tensor with its number.
+    /// Writes the new file. `converted` is called after each tensor with its number. Returns the number of blocks with elements beyond
+    /// what their type can express ([`kiln::QuantFormat::saturated_blocks`]), which are smaller in the new file.
     ///
     /// A few million elements are in memory at a time. A file of the name is replaced once the new one is complete.
     ///
     /// # Errors
     /// [`Error::File`] where the file cannot be written, or an operation fails meanwhile.
-    pub fn save(&self, engine: &Engine, path: impl AsRef<Path>, converted: &dyn Fn(usize)) -> Result<()> {
+    pub fn save(&self, engine: &Engine, path: impl AsRef<Path>, converted: &dyn Fn(usize)) -> Result<u64> {
+        let saturated = Cell::new(0);
+        let saturated = &saturated;
         let make = |(number, conversion): (usize, &Conversion)| {
             let (tensor, kind) = (self.file.tensor(&conversion.name)?, conversion.to);
             let make = move |to: &mut dyn io::Write| {
-                convert(engine, tensor, kind, to)?;
+                saturated.set(saturated.get() + convert(engine, tensor, kind, to)?);
                 converted(number);
                 Ok(())
             };
@@ -190,7 +194,8 @@ impl<'f> Quantization<'f> {
         for (info, kind, make) in &tensors {
             writer.tensor_with(info.name(), *kind, info.extents(), make)?;
         }
-        Ok(writer.save(path)?)
+        writer.save(path)?;
+        Ok(saturated.get())
     }
 }
 
@@ -225,10 +230,11 @@ fn plan(model: &File, recipe: Recipe, again: bool) -> Result<Vec<Conversion>> {
     model.infos().map(conversion).collect()
 }
 
-/// Writes the elements of a tensor in another type.
-fn convert(engine: &Engine, tensor: TensorView<'_>, kind: TensorKind, to: &mut dyn io::Write) -> io::Result<()> {
+/// Writes the elements of a tensor in another type, and returns the number of blocks that saturate.
+fn convert(engine: &Engine, tensor: TensorView<'_>, kind: TensorKind, to: &mut dyn io::Write) -> io::Result<u64> {
     if tensor.info().kind() == kind {
-        return to.write_all(tensor.bytes());
+        to.write_all(tensor.bytes())?;
+        return Ok(0);
     }
     let ty = tensor.info().tensor_type().map_err(io::Error::other)?;
     let dtype = kind.dtype().ok_or_else(|| io::Error::other(format!("kiln does not compute with {kind}")))?;
@@ -236,12 +242,16 @@ fn convert(engine: &Engine, tensor: TensorView<'_>, kind: TensorKind, to: &mut d
     let rows = ty.shape.numel() / columns;
     let row_bytes = tensor.bytes().len().checked_div(rows).unwrap_or(0);
     let rows_at_once = (ELEMENTS_AT_ONCE / columns).max(1);
+    let mut saturated = 0;
     for bytes in tensor.bytes().chunks((rows_at_once * row_bytes).max(1)) {
         let part = [bytes.len() / row_bytes, columns];
         let converted = rows_as(engine, ty.dtype, bytes, &part, dtype).map_err(io::Error::other)?;
+        if let DType::Blocks(format) = dtype {
+            saturated += format.saturated_blocks(converted.as_data().as_bytes()) as u64;
+        }
         to.write_all(converted.as_data().as_bytes())?;
     }
-    Ok(())
+    Ok(saturated)
 }
 
 /// Casts rows to another type. Blocks are decoded to f32 first, and encoded from f32.

@@ -1,10 +1,9 @@
-//! Vocabularies that contradict themselves give errors that name what is wrong.
+//! Vocabularies that contradict themselves give errors that name what is wrong. The crate `fuzz` has mutated ones.
 #![cfg(not(target_arch = "wasm32"))]
 
 mod support;
 
-use kiln_gguf::Gguf;
-use kiln_llm::{Encoding, Error, Tokenizer};
+use kiln_llm::{Encoding, Error};
 use support::{BYTE, Keys, NORMAL, bpe, spm, unigram, wordpiece};
 
 /// The message of the error.
@@ -122,37 +121,4 @@ fn vocabularies_with_repeated_and_empty_texts_work() {
     assert_eq!(t.encode("ab"), [1, 0, 0, 0]);
     let t = spm().with("tokens", vec!["a"; 12]).with("token_type", vec![NORMAL; 12]).tokenizer().unwrap();
     assert_eq!(t.encode_with("a", Encoding { add_special: false, parse_special: false }), [0, 0]);
-}
-
-/// Vocabularies and texts at random: nothing panics, and what is decoded is valid text.
-#[test]
-fn mutated_vocabularies_give_errors_or_work() {
-    let mut state = 7u64;
-    let mut random = |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n
-    };
-    let texts = ["ab ab\n\n", "<s>\u{e4}\u{1f980}  <|im_end|>12345", "\u{ac00}\u{4e2d}don't\t", "ab\u{301}", ""];
-    for keys in [spm(), bpe(), wordpiece(), unigram()] {
-        let whole = keys.bytes();
-        let mut works = 0;
-        for _ in 0..5000 {
-            let mut bytes = whole.clone();
-            for _ in 0..=random(3) {
-                let at = random(bytes.len());
-                bytes[at] = if random(2) == 0 { random(256) as u8 } else { bytes[at] ^ 1 << random(8) };
-            }
-            let Ok(file) = Gguf::parse(&bytes) else { continue };
-            let Ok(tokenizer) = Tokenizer::from_gguf(file.metadata()) else { continue };
-            works += 1;
-            for text in texts {
-                for parse_special in [false, true] {
-                    let tokens = tokenizer.encode_with(text, Encoding { add_special: true, parse_special });
-                    assert!(tokens.iter().all(|&token| (token as usize) < tokenizer.len()));
-                    tokenizer.decode(&tokens);
-                }
-            }
-        }
-        assert!(works > 100, "{works}");
-    }
 }

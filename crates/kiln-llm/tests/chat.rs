@@ -153,6 +153,15 @@ fn hostile_templates_are_errors() {
     }
 }
 
+/// The template engine panics on such a slice where overflow is checked, and finds nothing elsewhere.
+#[test]
+fn a_slice_backwards_from_beyond_the_end_is_no_panic() {
+    match template("{{ 'abc'[:4294967295:-1] }}").render(&[], false) {
+        Ok(prompt) => assert_eq!(prompt, ""),
+        Err(error) => assert!(matches!(error, Error::Template { .. }), "{error}"),
+    }
+}
+
 #[test]
 fn text_that_spells_special_tokens_stays_text() {
     let tokenizer = tokenizer();

@@ -69,7 +69,8 @@ fn a_mixture_is_written_and_quantised_again_only_where_asked() {
     let recipe = Recipe::find("q4_k_m").unwrap();
     let quantization = Quantization::new(&model, recipe, false).unwrap();
     let done = RefCell::new(Vec::new());
-    quantization.save(&engine, &to, &|number| done.borrow_mut().push(number)).unwrap();
+    let saturated = quantization.save(&engine, &to, &|number| done.borrow_mut().push(number)).unwrap();
+    assert_eq!(saturated, 0);
     assert_eq!(done.into_inner(), (0..8).collect::<Vec<_>>());
 
     let written = Model::read(&to).unwrap();
@@ -104,6 +105,28 @@ fn a_mixture_is_written_and_quantised_again_only_where_asked() {
     let refused = Quantization::new(&written, coarse, false).unwrap_err();
     assert!(matches!(&refused, Error::Model { reason, .. } if reason.contains("Q4_K already")), "{refused}");
     assert!(Quantization::new(&written, coarse, true).is_ok());
+    for path in [from, to] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn blocks_with_elements_beyond_their_type_are_counted() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let mut numbers = numbers(512);
+    (numbers[3], numbers[300]) = (1e30, -1e30);
+    let contents = bytes(&numbers);
+    let mut writer = Writer::new();
+    writer.set("general.architecture", &"llama").unwrap();
+    writer.tensor("blk.0.attn_q.weight", TensorKind::F32, &[512, 1], &contents).unwrap();
+    let (from, to) = (path("beyond"), path("beyond-out"));
+    writer.save(&from).unwrap();
+    let model = Model::read(&from).unwrap();
+    for (recipe, expected) in [("q8_0", 2), ("q4_k", 2), ("mxfp4", 0), ("bf16", 0)] {
+        let recipe = Recipe::find(recipe).unwrap();
+        let quantization = Quantization::new(&model, recipe, false).unwrap();
+        assert_eq!(quantization.save(&engine, &to, &|_| ()).unwrap(), expected, "{}", recipe.name());
+    }
     for path in [from, to] {
         std::fs::remove_file(path).unwrap();
     }

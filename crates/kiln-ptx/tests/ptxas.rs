@@ -393,8 +393,13 @@ fn products_are_machine_code_of_tensor_cores() {
     });
 }
 
+/// The number of random programs: `KILN_FUZZ_CASES` names another.
+fn programs() -> u32 {
+    std::env::var("KILN_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: programs(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     #[ignore = "needs ptxas: cargo xtask test --only ptxas"]

@@ -39,7 +39,7 @@ pub struct Machine {
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {} threads, {}, ", self.name, self.threads, self.instruction_set)?;
+        write!(f, "{}, {} threads, {}, ", printable(&self.name), self.threads, printable(&self.instruction_set))?;
         match &self.cpus {
             Some(cpus) => cpus.fmt(f),
             None => f.write_str("affinity and cores unknown"),
@@ -195,6 +195,16 @@ fn remove_abandoned(directory: &Path, prefix: &str) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// What is wrong with JSON, which the message quotes.
+pub(crate) fn corrupt(error: &serde_json::Error) -> ProfileProblem {
+    ProfileProblem::Corrupt(printable(&error.to_string()))
+}
+
+/// A text without control characters, which would direct the terminal that a message is printed on: names in files may have some.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 impl Profile {
@@ -383,7 +393,7 @@ impl Profile {
         }
         let profile: Self = serde_json::from_str(text).map_err(|e| match serde_json::from_str::<Header>(text) {
             Ok(Header { version }) if version != PROFILE_VERSION => ProfileProblem::WrongVersion { found: version },
-            _ => ProfileProblem::Corrupt(e.to_string()),
+            _ => corrupt(&e),
         })?;
         if profile.version != PROFILE_VERSION {
             return Err(ProfileProblem::WrongVersion { found: profile.version });

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::profile::{Machine, Profile, ProfileProblem};
+use crate::profile::{Machine, Profile, ProfileProblem, corrupt};
 
 /// The profile of a machine, and the times of problems that were measured beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,9 +42,8 @@ impl Recording {
             profile: serde_json::Value,
             problems: Vec<RecordedProblem>,
         }
-        let corrupt = |e: serde_json::Error| ProfileProblem::Corrupt(e.to_string());
-        let Text { profile, problems } = serde_json::from_str(text).map_err(corrupt)?;
-        let machine: Machine = serde_json::from_value(profile["machine"].clone()).map_err(corrupt)?;
+        let Text { profile, problems } = serde_json::from_str(text).map_err(|e| corrupt(&e))?;
+        let machine = serde_json::from_value::<Machine>(profile["machine"].clone()).map_err(|e| corrupt(&e))?;
         Ok(Self { profile: Profile::from_json(&profile.to_string(), &machine)?, problems })
     }
 }

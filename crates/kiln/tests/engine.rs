@@ -1,5 +1,9 @@
 //! The engine: results, settings, profiles that cannot be used.
 
+#[cfg(not(target_arch = "wasm32"))]
+#[path = "support/told.rs"]
+mod told;
+
 use kiln::op::{Convolve2d, Matmul, Matvec, Op, Padding};
 use kiln::{Backend, Engine, Error, Isa, Operations, Shape, TensorType};
 
@@ -22,6 +26,23 @@ fn operations_give_what_they_should() {
     engine.mul_into(&[2.0, 3.0], &[5.0, 7.0], &mut out).unwrap();
     assert_eq!(out, [10.0, 21.0]);
     assert_eq!(engine.matmul(&[1.0, 2.0, 3.0, 4.0], &[1.0, 0.0, 0.0, 1.0], 2, 2, 2).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// Alone among these tests: it is logged once in a process.
+#[test]
+#[cfg(not(target_arch = "wasm32"))]
+fn elements_beyond_a_quantised_format_are_logged_once() {
+    use kiln::QuantFormat;
+    let engine = engine();
+    let mut x = [1.0; 64];
+    let quantize =
+        |x: &[f32], format| told::messages(tracing::Level::WARN, || engine.quantize(x, 32, format).unwrap()).0;
+    assert!(quantize(&x, QuantFormat::Q8_0).is_empty());
+    x[40] = 1e30;
+    assert!(quantize(&x, QuantFormat::Mxfp4).is_empty(), "whose scales are powers of two");
+    let said = quantize(&x, QuantFormat::Q8_0);
+    assert!(said.len() == 1 && said[0].contains("1 blocks of q8_0"), "{said:?}");
+    assert!(quantize(&x, QuantFormat::Q4_0).is_empty());
 }
 
 #[test]

@@ -136,7 +136,7 @@ pub(super) fn all() -> Vec<Step> {
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages =
-                ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln-device", "kiln", "kiln-llm", "xtask"];
+                ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln-device", "kiln", "kiln-llm", "fuzz", "xtask"];
             packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test)
         }),
         Step::new(
@@ -502,6 +502,7 @@ fn gpu(runner: &mut Runner) -> Outcome {
         let results = [
             runner.test(all, &[], &on(MESA.0, "8")),
             runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "24")),
+            runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "8")),
             run_examples(runner, opens_a_gpu, &on(MESA.0, "8")).map(drop),
         ];
         let errors: Vec<_> = results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();

@@ -217,6 +217,10 @@ struct State {
     compiled: HashSet<String>,
     submissions: u64,
     allocations: u64,
+    /// Allocations until one fails, and whether all later ones fail, too.
+    allocation_fails_in: Option<(u64, bool)>,
+    /// Kernels that are compiled until one is refused.
+    refused_in: Option<u64>,
 }
 
 struct Inner {
@@ -300,6 +304,16 @@ impl HostDevice {
         self.0.limit.store(bytes, Ordering::SeqCst);
     }
 
+    /// Lets the `n`-th allocation from now on fail, counted from 0; all later ones, too, if this `lasts`. `None` ends it.
+    pub(crate) fn fail_allocation(&self, n: Option<u64>, lasts: bool) {
+        lock(&self.0.state).allocation_fails_in = n.map(|n| (n, lasts));
+    }
+
+    /// Refuses to compile the `n`-th kernel from now on that is not compiled, counted from 0, and all later ones. `None` ends it.
+    pub(crate) fn refuse_from(&self, n: Option<u64>) {
+        lock(&self.0.state).refused_in = n;
+    }
+
     /// Bytes allocated from the driver: live ones, pooled ones, and those beside the pool.
     pub(crate) fn allocated(&self) -> u64 {
         self.0.used.load(Ordering::SeqCst)
@@ -318,6 +332,22 @@ impl HostDevice {
     /// Kernels compiled so far.
     pub(crate) fn compilations(&self) -> usize {
         lock(&self.0.state).compiled.len()
+    }
+
+    /// Counts an allocation; whether it is one that fails.
+    fn allocation_fails(&self) -> bool {
+        match &mut lock(&self.0.state).allocation_fails_in {
+            Some((0, true)) => true,
+            ends @ Some((0, false)) => {
+                *ends = None;
+                true
+            }
+            Some((left, _)) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        }
     }
 
     fn lost(&self, reason: &str) -> Error {
@@ -447,7 +477,8 @@ impl Driver for HostDevice {
         // Already counted: dropping it subtracts its size, also on failure.
         let data = Arc::new(Bytes { size: bytes as usize, data: Mutex::default() });
         let memory = HostMemory { bytes: data, size: bytes, used: self.0.used.clone() };
-        if used > self.0.limit.load(Ordering::SeqCst) {
+        let fails = self.allocation_fails();
+        if fails || used > self.0.limit.load(Ordering::SeqCst) {
             if !self.0.options.late_errors {
                 return Err(Error::OutOfMemory { bytes: bytes as usize });
             }
@@ -488,9 +519,14 @@ impl Driver for HostDevice {
         self.suspend_if(self.0.options.suspends).await;
         let mut state = lock(&self.0.state);
         for step in steps {
-            if state.refused == Some(step.name()) && !state.compiled.contains(&step.code()) {
+            let compiled = state.compiled.contains(&step.code());
+            let counted = !compiled && state.refused_in == Some(0);
+            if counted || !compiled && state.refused == Some(step.name()) {
                 let (what, message) = (format!("compiling {}", step.name()), "it is refused".into());
                 return Err(Error::Driver { what, device: self.label(), message });
+            }
+            if !compiled {
+                state.refused_in = state.refused_in.map(|left| left - 1);
             }
             state.compiled.insert(step.code());
         }

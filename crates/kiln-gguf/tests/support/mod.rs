@@ -1,8 +1,6 @@
 //! What tests share.
 #![allow(dead_code, reason = "each test uses a part")]
 
-pub(crate) mod exercise;
-
 use kiln_gguf::{TensorKind, Writer};
 
 /// A file of every type of value and of some types of tensors, of about a kilobyte.

@@ -285,6 +285,18 @@ impl QuantFormat {
         bytes.ok_or_else(|| Error::Overflow { what: "quantised blocks", extents: vec![n] })
     }
 
+    /// The number of blocks among these whose scale or minimum is the greatest f16, 65504: the quantiser writes it where elements are
+    /// beyond what the format can express, and they come back smaller than they were. Formats whose scale is a power of two hold every
+    /// f32, and have none.
+    pub fn saturated_blocks(self, blocks: &[u8]) -> usize {
+        let layout = self.layout();
+        let greatest = |block: &[u8], at: Option<usize>| {
+            at.is_some_and(|at| u16::from_le_bytes([block[at], block[at + 1]]) & 0x7fff == 0x7bff)
+        };
+        let saturates = |block: &&[u8]| greatest(block, layout.unit()) || greatest(block, layout.minimum());
+        blocks.chunks_exact(self.block_bytes()).filter(saturates).count()
+    }
+
     fn check(self, elements: usize, found: usize) -> Result<()> {
         let expected = self.bytes(elements)?;
         if expected == found {
@@ -531,6 +543,24 @@ mod tests {
             for v in round_trip(format, &[f32::MIN; 256]) {
                 assert!(v.is_finite() && v <= -most, "{}: {v}", format.name());
             }
+        }
+    }
+
+    #[test]
+    fn blocks_that_saturate_are_counted() {
+        for format in QuantFormat::ALL {
+            let count = |x: &[f32]| {
+                let mut bytes = vec![0; format.bytes(x.len()).unwrap()];
+                format.encode(x, &mut bytes).unwrap();
+                format.saturated_blocks(&bytes)
+            };
+            let mut x = elements(5, 768, 1.0);
+            assert_eq!(count(&x), 0, "{}", format.name());
+            (x[3], x[700]) = (1e30, -1e30);
+            let expected = if format.layout().unit().is_some() { 2 } else { 0 };
+            assert_eq!(count(&x), expected, "{}", format.name());
+            // A block that is not finite is NaN, which shows.
+            assert_eq!(count(&[f32::NAN; 256]), 0, "{}", format.name());
         }
     }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::{Adapter, Matrix, Modules, RowOrder, Side, layer_number, unknown};
+use crate::error::printable;
 use crate::folder::{adapted_module, safetensors};
 use crate::{Error, Result};
 
@@ -86,8 +87,8 @@ pub(super) fn load(folder: &Path) -> Result<Adapter> {
 /// Reads an adapter; `path` names its weights in errors.
 pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Result<Adapter> {
     let wrong = |reason: String| Error::adapter(name, reason);
-    let config: Config =
-        serde_json::from_str(config).map_err(|error| wrong(format!("adapter_config.json is not valid: {error}")))?;
+    let config: Config = serde_json::from_str(config)
+        .map_err(|error| wrong(format!("adapter_config.json is not valid: {}", printable(error))))?;
     if config.peft_type != "LORA" {
         return Err(wrong(format!("peft_type is {:?}; LORA is supported", config.peft_type)));
     }

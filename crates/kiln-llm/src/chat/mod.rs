@@ -233,14 +233,19 @@ impl ChatTemplate {
     }
 }
 
-/// Calls a function on a thread with this stack size in bytes; only used pages take memory. If no thread can be
-/// created, calls the function on the current thread, whose stack suffices for templates that are not malicious.
-fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
-    let spawned = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &call);
-        thread.ok().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+/// Renders on a thread with this stack size in bytes; only used pages take memory. If no thread can be created, renders on the
+/// current thread, whose stack suffices for templates that are not malicious. A panic of the template engine is an error: in builds
+/// with overflow checks it panics on slices such as `x[:4294967295:-1]`.
+fn with_stack(bytes: usize, render: impl Fn() -> Result<String> + Sync) -> Result<String> {
+    let rendered = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &render);
+        thread.ok().map(std::thread::ScopedJoinHandle::join)
     });
-    spawned.unwrap_or_else(call)
+    match rendered {
+        Some(Ok(result)) => result,
+        Some(Err(_)) => Err(Error::Template { reason: "the template engine panicked on it".into() }),
+        None => render(),
+    }
 }
 
 /// Converts the error of a template.

@@ -22,6 +22,7 @@ use crate::architecture::encoder::Config as EncoderConfig;
 use crate::chat::{DEFAULT, Templates};
 use crate::config::Config;
 use crate::embedding::Sentences;
+use crate::error::printable;
 use crate::{Error, ModelKind, Result, Tokenizer};
 
 /// Maximum bytes of a JSON or template file, so that another file does not fill the memory.
@@ -347,7 +348,8 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>> {
 /// The JSON of a file, if it exists.
 fn json(path: &Path) -> Result<Option<Value>> {
     let Some(text) = text(path)? else { return Ok(None) };
-    let value = serde_json::from_str(&text).map_err(|error| Error::folder(path, format!("not valid JSON: {error}")))?;
+    let value = serde_json::from_str(&text)
+        .map_err(|error| Error::folder(path, format!("not valid JSON: {}", printable(error))))?;
     Ok(Some(value))
 }
 

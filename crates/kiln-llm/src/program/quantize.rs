@@ -28,13 +28,19 @@ pub(crate) fn run(model: &Model, to: &Path, recipe: Recipe, again: bool, out: &m
     out.flush()?;
     let shown = std::io::stderr().is_terminal();
     let count = conversions.len();
-    quantization.save(&engine, to, &|number| {
+    let saturated = quantization.save(&engine, to, &|number| {
         if shown {
             eprint!("\r{} of {count} tensors", number + 1);
         }
     })?;
     if shown {
         eprintln!();
+    }
+    if saturated > 0 {
+        writeln!(
+            out,
+            "{saturated} blocks have elements beyond what their type can express: these are smaller in the new file"
+        )?;
     }
     let total = |bytes: fn(&Conversion) -> u64| conversions.iter().map(bytes).sum::<u64>();
     let elements = total(|conversion| conversion.elements).max(1);

@@ -39,9 +39,19 @@ impl Picture {
     }
 
     fn decode(path: &Path) -> Result<Self, Box<dyn Error>> {
-        let grey = decode(path)?.to_luma32f();
+        Self::from_bytes(&bytes_of(path)?)
+    }
+
+    /// Decodes the bytes of a PNG or JPEG.
+    ///
+    /// # Errors
+    /// A sentence for bytes that are not an image, damaged, or unreasonably large.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn Error>> {
+        let grey = decode_bytes(bytes)?.to_luma32f();
         let (width, height) = (grey.width() as usize, grey.height() as usize);
-        Ok(Self { width, height, luminance: grey.into_raw() })
+        // The weights of red, green and blue add up to a little more than 1.
+        let luminance = grey.into_raw().into_iter().map(|shade| shade.clamp(0.0, 1.0)).collect();
+        Ok(Self { width, height, luminance })
     }
 
     /// The image with 8 bits a pixel.
@@ -82,18 +92,27 @@ impl Picture {
 /// # Errors
 /// For files that are not there, not images, damaged, or unreasonably large.
 pub(crate) fn decode(path: &Path) -> Result<DynamicImage, Box<dyn Error>> {
+    decode_bytes(&bytes_of(path)?)
+}
+
+/// The bytes of a file, unless it is larger than an image can be.
+fn bytes_of(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(format!("the file is larger than {} MiB", MAX_BYTES >> 20).into());
     }
-    let mut reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format()?;
+    Ok(bytes)
+}
+
+fn decode_bytes(bytes: &[u8]) -> Result<DynamicImage, Box<dyn Error>> {
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let format = reader.format();
     let mut limits = Limits::default();
     limits.max_alloc = Some(1 << 30);
     reader.limits(limits);
     // Checked before decoding: a decoder's error for a truncated file depends on the place of truncation.
-    if format == Some(ImageFormat::Jpeg) && !jpeg_is_whole(&bytes) {
+    if format == Some(ImageFormat::Jpeg) && !jpeg_is_whole(bytes) {
         return Err("the JPEG is cut short: it has no end marker".into());
     }
     let mut decoder = reader.into_decoder()?;

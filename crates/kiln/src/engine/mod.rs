@@ -9,6 +9,8 @@ mod hybrid;
 mod profile;
 
 use std::path::{Path, PathBuf};
+#[cfg(not(browser_gpu))]
+use std::sync::Once;
 
 pub(crate) use budget::Budgeted;
 pub use budget::{Budget, DeviceMemory};
@@ -17,7 +19,10 @@ use kiln_ir::graph::{Graph, Step};
 use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{DataMut, Error, Operand, Result, TensorType};
 #[cfg(not(browser_gpu))]
-use kiln_ir::{Operations, op::total_bytes};
+use kiln_ir::{
+    Operations, QuantFormat,
+    op::{Quantize, total_bytes},
+};
 
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
 #[cfg(not(target_arch = "wasm32"))]
@@ -399,9 +404,32 @@ impl Engine {
 impl Operations for Engine {
     /// Runs the operation where it is predicted to run fastest.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        if let ([only], []) = (&self.cpu[..], &self.gpus[..]) {
-            return only.run_into(op, inputs, outputs);
+        match (&self.cpu[..], &self.gpus[..]) {
+            ([only], []) => only.run_into(op, inputs, outputs)?,
+            _ => Call::with(op, inputs, |call| self.run_call(call, outputs))?,
         }
-        Call::with(op, inputs, |call| self.run_call(call, outputs))
+        if let Op::Quantize(Quantize { format }) = op {
+            report_saturation(*format, outputs);
+        }
+        Ok(())
+    }
+}
+
+/// Logs, once in a process, that elements were beyond what a format can express.
+#[cfg(not(browser_gpu))]
+fn report_saturation(format: QuantFormat, outputs: &[DataMut<'_>]) {
+    static LOGGED: Once = Once::new();
+    if LOGGED.is_completed() {
+        return;
+    }
+    let Some(DataMut::Blocks(_, blocks)) = outputs.first() else { return };
+    match format.saturated_blocks(blocks) {
+        0 => {}
+        count => LOGGED.call_once(|| {
+            let name = format.name();
+            tracing::warn!(
+                "{count} blocks of {name} have elements beyond the format, whose scales are f16: they come back smaller; this is logged once"
+            );
+        }),
     }
 }
