@@ -69,7 +69,7 @@ pub(super) fn run(engine: &Engine, source: &Source) -> Result<Filtered> {
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
-    let mut colour = filter::decode(path)?.to_rgb8();
+    let mut colour = filter::decode(&filter::bytes_of(path)?)?.to_rgb8();
     if colour.width() > 1024 {
         // The page shows it at this size or smaller.
         let height = (1024.0 * f64::from(colour.height()) / f64::from(colour.width())).round().max(1.0) as u32;

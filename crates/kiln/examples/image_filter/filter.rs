@@ -47,7 +47,7 @@ impl Picture {
     /// # Errors
     /// A sentence for bytes that are not an image, damaged, or unreasonably large.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn Error>> {
-        let grey = decode_bytes(bytes)?.to_luma32f();
+        let grey = decode(bytes)?.to_luma32f();
         let (width, height) = (grey.width() as usize, grey.height() as usize);
         // The weights of red, green and blue add up to a little more than 1.
         let luminance = grey.into_raw().into_iter().map(|shade| shade.clamp(0.0, 1.0)).collect();
@@ -87,16 +87,8 @@ impl Picture {
     }
 }
 
-/// Decodes a PNG or JPEG, turned as its EXIF orientation says.
-///
-/// # Errors
-/// For files that are not there, not images, damaged, or unreasonably large.
-pub(crate) fn decode(path: &Path) -> Result<DynamicImage, Box<dyn Error>> {
-    decode_bytes(&bytes_of(path)?)
-}
-
 /// The bytes of a file, unless it is larger than an image can be.
-fn bytes_of(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
+pub(crate) fn bytes_of(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -105,7 +97,11 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(bytes)
 }
 
-fn decode_bytes(bytes: &[u8]) -> Result<DynamicImage, Box<dyn Error>> {
+/// Decodes a PNG or JPEG, turned as its EXIF orientation says.
+///
+/// # Errors
+/// For bytes that are not an image, damaged, or unreasonably large.
+pub(crate) fn decode(bytes: &[u8]) -> Result<DynamicImage, Box<dyn Error>> {
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let format = reader.format();
     let mut limits = Limits::default();

@@ -138,7 +138,8 @@ pub(crate) struct Opening {
     pub(crate) code_folder: Option<PathBuf>,
     /// Whether executions time each kernel.
     pub(crate) times_kernels: bool,
-    /// How operands of products may be rounded.
+    /// How operands of products may be rounded. Devices of wgpu keep the contract.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) precision: Precision,
 }
 
