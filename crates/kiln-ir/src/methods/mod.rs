@@ -164,7 +164,8 @@ macro_rules! operations {
                     dilation: usize, groups: usize, output_padding: usize
                 ),
                 operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
-                errors: "As [`Operations::convolve_transpose2d`], and [`Error::Parameter`] for rows that are cut off a signal.",
+                errors: "The errors of [`Operations::convolve_transpose2d`], and [`Error::Parameter`] for rows that are cut off a \
+                         signal.",
             }
 
             /// Images `[.., h, w]` with another number of rows and columns, of the nearest pixels or interpolated between four:
