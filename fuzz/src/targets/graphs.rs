@@ -217,7 +217,7 @@ pub(crate) fn run(bytes: &[u8]) {
 /// Records and runs a program on the GPU that `KILN_ADAPTER` names, or any.
 ///
 /// # Errors
-/// [`kiln::Error::Unavailable`] where there is none.
+/// [`kiln::Error::Unavailable`] without a GPU.
 #[cfg(feature = "gpu")]
 pub fn on_a_gpu(bytes: &[u8]) -> Result<()> {
     use kiln::Backend;

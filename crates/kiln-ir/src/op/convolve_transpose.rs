@@ -69,7 +69,7 @@ pub struct ConvolveTransposeExtents {
 /// Which elements of the kernel reach a result along one dimension.
 ///
 /// With `q` the number of the result, counted from before the padding, element `p` reaches it from pixel `(q - p dilation) / stride`,
-/// where that is whole and a pixel. These are none unless `common` divides `q`, and else every `elements`th from
+/// if that is whole and a pixel. No element does unless `common` divides `q`; otherwise every `elements`th does, from
 /// `(q / common) inverse mod elements` on; from one to the next the pixel is `pixels` further to the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reaching {

@@ -360,7 +360,7 @@ mod tests {
                 }
             }
         }
-        // The largest extents, of which no product is formed.
+        // The largest extents. Their product is never computed.
         let far = usize::MAX / 16;
         let taps = Sampling::new(Bilinear, HalfPixel, far, 3).taps().map(|(pixel, _)| pixel as i128);
         assert!(taps.eq((0..3).map(|j| ((2 * j + 1) * far as i128 - 3) / 6)));

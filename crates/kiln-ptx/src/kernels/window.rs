@@ -239,8 +239,8 @@ impl ConvolveTranspose {
         launch(3, results, words("rows, columns or channels", &sides)?)
     }
 
-    /// The first element of a kernel of `extent` that reaches result `q`, and the pixel that it does so from: beyond every image where
-    /// there is none, however far one goes on from it to the front.
+    /// The first element of a kernel of `extent` that reaches result `q`, and the pixel that it does so from: beyond every image if no
+    /// element does, also after any number of steps to the front.
     fn first<'k>(
         k: &'k Builder,
         q: Value<'k, u32>,
