@@ -131,17 +131,10 @@ impl Convolve2d {
         if groups == 0 {
             return Err(Error::Parameter { op: OP, reason: "0 groups: there must be at least 1".into() });
         }
-        let ([batch, c_in, h, w], [c_out, c_kernel, kh, kw]) = match (input.dims(), kernel.dims()) {
-            (&[h, w], &[kh, kw]) => ([1, 1, h, w], [1, 1, kh, kw]),
-            (&[c, h, w], &[o, i, kh, kw]) => ([1, c, h, w], [o, i, kh, kw]),
-            (&[n, c, h, w], &[o, i, kh, kw]) => ([n, c, h, w], [o, i, kh, kw]),
-            (&[c, w], &[o, i, kw]) => ([1, c, 1, w], [o, i, 1, kw]),
-            (&[n, c, w], &[o, i, kw]) => ([n, c, 1, w], [o, i, 1, kw]),
-            _ => {
-                let allowed = "an image [h, w] takes a kernel [kh, kw], [c, h, w] or [n, c, h, w] one of \
-                               [c_out, c / groups, kh, kw], and a signal [c, w] or [n, c, w] one of [c_out, c / groups, kw]";
-                return Err(Error::mismatch(OP, "image and kernel", input, kernel, allowed));
-            }
+        let Some(([batch, c_in, h, w], [c_out, c_kernel, kh, kw])) = four_dims(input, kernel) else {
+            let allowed = "an image [h, w] takes a kernel [kh, kw], [c, h, w] or [n, c, h, w] one of \
+                           [c_out, c / groups, kh, kw], and a signal [c, w] or [n, c, w] one of [c_out, c / groups, kw]";
+            return Err(Error::mismatch(OP, "image and kernel", input, kernel, allowed));
         };
         if !c_in.is_multiple_of(groups) || !c_out.is_multiple_of(groups) {
             let reason = format!(
@@ -215,6 +208,29 @@ impl Convolve2d {
     }
 }
 
+/// The dimensions of an image or a signal as `[n, channels, h, w]`, and of its kernel as `[outer, inner, kh, kw]`; `None` if they do
+/// not go together.
+pub(super) fn four_dims(input: &Shape, kernel: &Shape) -> Option<([usize; 4], [usize; 4])> {
+    match (input.dims(), kernel.dims()) {
+        (&[h, w], &[kh, kw]) => Some(([1, 1, h, w], [1, 1, kh, kw])),
+        (&[c, h, w], &[outer, inner, kh, kw]) => Some(([1, c, h, w], [outer, inner, kh, kw])),
+        (&[n, c, h, w], &[outer, inner, kh, kw]) => Some(([n, c, h, w], [outer, inner, kh, kw])),
+        (&[c, w], &[outer, inner, kw]) => Some(([1, c, 1, w], [outer, inner, 1, kw])),
+        (&[n, c, w], &[outer, inner, kw]) => Some(([n, c, 1, w], [outer, inner, 1, kw])),
+        _ => None,
+    }
+}
+
+/// The type of a convolution's result: with the dimensions of its first operand, and without rows if the kernel is of a signal.
+pub(super) fn result_type(inputs: &[TensorType], [batch, c_out, out_h, out_w]: [usize; 4]) -> Result<Outputs> {
+    let rank = inputs[0].shape.rank();
+    let shape = match inputs[1].shape.rank() {
+        3 => Shape::new(&[batch, c_out, out_w][3 - rank..])?,
+        _ => Shape::new(&[batch, c_out, out_h, out_w][4 - rank..])?,
+    };
+    Ok(TensorType::f32(shape).into())
+}
+
 impl Operation for Convolve2d {
     fn name(&self) -> &'static str {
         OP
@@ -227,12 +243,7 @@ impl Operation for Convolve2d {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types(OP, inputs, &[DType::F32; 2])?;
         let e = self.extents(&inputs[0].shape, &inputs[1].shape)?;
-        let rank = inputs[0].shape.rank();
-        let shape = match inputs[1].shape.rank() {
-            3 => Shape::new(&[e.batch, e.c_out, e.out_w][3 - rank..])?,
-            _ => Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w][4 - rank..])?,
-        };
-        Ok(TensorType::f32(shape).into())
+        result_type(inputs, [e.batch, e.c_out, e.out_h, e.out_w])
     }
 
     /// Products with the zeros of the padding count.

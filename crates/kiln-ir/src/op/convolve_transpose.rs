@@ -151,17 +151,10 @@ impl ConvolveTranspose2d {
             let reason = format!("the output padding {more:?} must be (0, 0) with padding that decides the extents");
             return Err(Error::Parameter { op: OP, reason });
         }
-        let ([batch, c_in, h, w], [c_kernel, each, kh, kw]) = match (input.dims(), kernel.dims()) {
-            (&[h, w], &[kh, kw]) => ([1, 1, h, w], [1, 1, kh, kw]),
-            (&[c, h, w], &[i, o, kh, kw]) => ([1, c, h, w], [i, o, kh, kw]),
-            (&[n, c, h, w], &[i, o, kh, kw]) => ([n, c, h, w], [i, o, kh, kw]),
-            (&[c, w], &[i, o, kw]) => ([1, c, 1, w], [i, o, 1, kw]),
-            (&[n, c, w], &[i, o, kw]) => ([n, c, 1, w], [i, o, 1, kw]),
-            _ => {
-                let allowed = "an image [h, w] takes a kernel [kh, kw], [c, h, w] or [n, c, h, w] one of \
-                               [c, c_out / groups, kh, kw], and a signal [c, w] or [n, c, w] one of [c, c_out / groups, kw]";
-                return Err(Error::mismatch(OP, "image and kernel", input, kernel, allowed));
-            }
+        let Some(([batch, c_in, h, w], [c_kernel, each, kh, kw])) = super::convolve::four_dims(input, kernel) else {
+            let allowed = "an image [h, w] takes a kernel [kh, kw], [c, h, w] or [n, c, h, w] one of \
+                           [c, c_out / groups, kh, kw], and a signal [c, w] or [n, c, w] one of [c, c_out / groups, kw]";
+            return Err(Error::mismatch(OP, "image and kernel", input, kernel, allowed));
         };
         if c_kernel != c_in {
             let allowed = format!("the image has {c_in} channels, the kernel is for {c_kernel}");
@@ -261,12 +254,7 @@ impl Operation for ConvolveTranspose2d {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types(OP, inputs, &[DType::F32; 2])?;
         let e = self.extents(&inputs[0].shape, &inputs[1].shape)?;
-        let rank = inputs[0].shape.rank();
-        let shape = match inputs[1].shape.rank() {
-            3 => Shape::new(&[e.batch, e.c_out, e.out_w][3 - rank..])?,
-            _ => Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w][4 - rank..])?,
-        };
-        Ok(TensorType::f32(shape).into())
+        super::convolve::result_type(inputs, [e.batch, e.c_out, e.out_h, e.out_w])
     }
 
     /// Products whose sum is cut off count.
