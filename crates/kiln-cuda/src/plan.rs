@@ -168,7 +168,7 @@ codes!(
 );
 
 /// One run of a kernel.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Dispatch {
     pub(crate) code: Code,
     pub(crate) launch: Launch,

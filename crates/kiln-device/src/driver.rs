@@ -61,7 +61,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Device memory, freed when it is dropped.
     type Memory: Debug + Send + Sync;
     /// One launch of a kernel; its memory is given by [`crate::plan::Location`]s.
-    type Step: Debug;
+    type Step: Debug + Clone;
     /// Steps that are compiled and bound to memory.
     type Program: Debug + Send + Sync;
     /// An operation that runs on slices of the host without copies on the device.
@@ -168,6 +168,24 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The errors of [`Driver::lower`].
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
+    /// Memory through which devices send each other operands of [`Driver::lower_all_reduce`]: a region of each device that all of
+    /// them access, zeroed. By default there is none, and the host adds.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Unavailable`] where the devices cannot reach each other's memory; the errors of allocation.
+    fn exchange(_devices: &[Self]) -> Result<Vec<RegionOf<Self>>> {
+        Ok(Vec::new())
+    }
+
+    /// Adds the steps of a sum of f32 over this many devices of a [`Group`](crate::Group) to a plan, which each of them runs; `false`
+    /// where the host must add.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::lower`].
+    fn lower_all_reduce(_plan: &mut Lowering<'_, Self>, _devices: usize, _from: Value, _to: Value) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Merges the last steps of a plan if possible. They belong to operations of one round ([`FusionLimits::round`]):
     /// `begins` are the positions of the first steps of each operation, and no step reads or writes what a step of
     /// another operation writes, except for scratch memory.
@@ -201,6 +219,19 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// The errors of the device.
     fn write(&self, to: &RegionOf<Self>, bytes: &[u8]) -> Result<()>;
+
+    /// The number of parts of a tensor of parts: the devices of a [`Group`](crate::Group), and 1 elsewhere.
+    fn parts(&self) -> usize {
+        1
+    }
+
+    /// Writes bytes to the beginning of a region of one device of a group; `part` is below [`Driver::parts`].
+    ///
+    /// # Errors
+    /// The errors of the device.
+    fn write_part(&self, _part: usize, to: &RegionOf<Self>, bytes: &[u8]) -> Result<()> {
+        self.write(to, bytes)
+    }
 
     /// Copies bytes of one region, beginning at `offset`, to the beginning of another.
     ///

@@ -5,6 +5,7 @@
 //! | [`plan`], [`lower`] | from a graph to launches of kernels on named memory |
 //! | [`memory`] | the pool, regions of allocations |
 //! | `executable`, `prepared`, `batch`, `backend`, `tensor`, `state` | what runs, and what users hold |
+//! | `group` | several devices that work as one |
 //! | [`waiting`] | blocking and asynchronous forms of one body |
 //! | [`host_copy`], [`store`] | copies by several threads; files of compiled code |
 //! | `cut` | operations cut into parts that do not depend on one another |
@@ -25,6 +26,7 @@ mod device;
 mod device_pool;
 mod driver;
 mod executable;
+mod group;
 pub mod host_copy;
 pub mod lower;
 mod matmul_cache;
@@ -47,6 +49,7 @@ pub use device::bodies;
 pub use device_pool::{DevicePool, Lent};
 pub use driver::{Driver, Read, RegionOf, Shared};
 pub use executable::Executable;
+pub use group::{Group, GroupMemory, GroupProgram, GroupStep, GroupTarget};
 pub use lower::{Lower, Lowering, Value};
 pub use matmul_cache::MatmulCache;
 pub use memory::{MemoryUse, Region, size_class};

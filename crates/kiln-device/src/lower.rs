@@ -144,6 +144,19 @@ impl<'a, D: Driver> Lowering<'a, D> {
         Self { target, steps, scratch, used: 0, faults }
     }
 
+    /// Lowers for another driver, to `steps`, with the scratch memory and the faults of this plan.
+    pub(crate) fn with_steps<E: Driver, T>(
+        &mut self,
+        target: &E::Target,
+        steps: &mut Vec<E::Step>,
+        lower: impl FnOnce(&mut Lowering<'_, E>) -> Result<T>,
+    ) -> Result<T> {
+        let mut inner = Lowering { target, steps, scratch: &mut *self.scratch, used: self.used, faults: &mut *self.faults };
+        let lowered = lower(&mut inner);
+        self.used = inner.used;
+        lowered
+    }
+
     /// Memory of this many bytes for the duration of this step, its contents undefined.
     pub fn scratch_bytes(&mut self, bytes: usize) -> Location {
         let bytes = bytes as u64;

@@ -143,6 +143,11 @@ impl<M> Pool<M> {
         self.0.granularity
     }
 
+    /// Bytes of free memory that are kept.
+    pub(crate) fn most_free(&self) -> u64 {
+        self.0.most_free
+    }
+
     /// Memory of at least this many bytes, its contents undefined. When `allocate` is out of memory, the free allocations are
     /// returned to the driver and it is asked once more.
     ///

@@ -25,6 +25,10 @@ pub enum Location {
     Scratch(usize),
     /// The words that report one kind of fault.
     Fault(usize),
+    /// The memory through which the other devices of a group send to the device of this number.
+    Exchange(usize),
+    /// The same of the device that runs the plan.
+    OwnExchange,
 }
 
 impl From<kiln_ir::graph::Location> for Location {
@@ -154,6 +158,8 @@ pub struct Bindings<M> {
     pub(crate) scratch: Vec<Region<M>>,
     pub(crate) faults: Option<Region<M>>,
     fault_stride: u64,
+    /// Of each device of a group, and which of them this is.
+    exchange: (Vec<Region<M>>, usize),
 }
 
 impl<M> Bindings<M> {
@@ -184,7 +190,29 @@ impl<M> Bindings<M> {
             0 => None,
             count => Some(take(fault_stride * count)?),
         };
-        Ok(Self { inputs, results, slots, scratch, faults, fault_stride })
+        Ok(Self { inputs, results, slots, scratch, faults, fault_stride, exchange: (Vec::new(), 0) })
+    }
+
+    /// The memory of device `own` of a group.
+    pub(crate) fn mapped<N>(
+        &self,
+        of_device: impl Fn(&Region<M>) -> Result<Region<N>>,
+        exchange: &[Region<N>],
+        own: usize,
+    ) -> Result<Bindings<N>> {
+        let of = |regions: &HashMap<TensorId, Region<M>>| {
+            regions.iter().map(|(&id, region)| Ok((id, of_device(region)?))).collect::<Result<HashMap<_, _>>>()
+        };
+        let all = |regions: &[Region<M>]| regions.iter().map(&of_device).collect::<Result<Vec<_>>>();
+        Ok(Bindings {
+            inputs: of(&self.inputs)?,
+            results: of(&self.results)?,
+            slots: all(&self.slots)?,
+            scratch: all(&self.scratch)?,
+            faults: self.faults.as_ref().map(&of_device).transpose()?,
+            fault_stride: self.fault_stride,
+            exchange: (exchange.to_vec(), own),
+        })
     }
 
     /// The region of a location.
@@ -201,6 +229,8 @@ impl<M> Bindings<M> {
                 let stride = self.fault_stride;
                 self.faults.as_ref().and_then(|words| words.part(stride * number as u64, stride, stride))
             }
+            Location::Exchange(device) => self.exchange.0.get(device).cloned(),
+            Location::OwnExchange => self.exchange.0.get(self.exchange.1).cloned(),
         };
         found.ok_or(Error::ForeignTensor { index: usize::MAX })
     }

@@ -73,6 +73,40 @@ impl<D: Driver> Tensor<D> {
         Ok(Self { device: device.clone(), region, ty })
     }
 
+    /// A tensor of which each device of a [`Group`](crate::Group) holds a part of its own: one operand for each, all of one type,
+    /// which is that of the tensor. A single device takes one part.
+    ///
+    /// # Errors
+    /// [`Error::Arity`] for another number of parts; [`Error::Type`] and [`Error::Shape`] where they differ; the errors of
+    /// [`Tensor::upload`].
+    pub async fn upload_parts(device: &D, parts: &[Operand<'_>]) -> Result<Self> {
+        let (op, expected) = ("parts of a tensor", device.parts());
+        let Some(ty) = parts.first().map(Operand::ty).filter(|_| parts.len() == expected) else {
+            return Err(Error::Arity { op, expected, found: parts.len() });
+        };
+        for (index, part) in parts.iter().enumerate() {
+            let found = part.ty();
+            if found.dtype != ty.dtype {
+                return Err(Error::Type { op, index, expected: ty.dtype, found: found.dtype });
+            }
+            if found.shape != ty.shape {
+                let reason = format!("part {index} is {}, the first {}", found.shape, ty.shape);
+                return Err(Error::Shape { op, reason });
+            }
+        }
+        let bytes = ty.bytes() as u64;
+        let upload = || {
+            let region = take(device, bytes)?;
+            for (number, part) in parts.iter().enumerate() {
+                device.shared().counters.uploaded(ty.bytes());
+                device.write_part(number, &region, part.data().as_bytes())?;
+            }
+            Ok(region)
+        };
+        let region = device.scoped("an upload", bytes, upload).await?;
+        Ok(Self { device: device.clone(), region, ty })
+    }
+
     /// Copies the elements to the host, for callers that say who drives the device.
     ///
     /// # Errors

@@ -71,6 +71,7 @@ conformance! {
     pad_keeps_every_bit Pad 5_000;
     concat_keeps_every_bit Concat 1_000;
     reshape_keeps_every_bit Reshape 1_000;
+    all_reduce_keeps_every_bit_on_one_device AllReduce 50;
 }
 
 #[test]

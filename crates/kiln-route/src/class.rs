@@ -178,6 +178,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         Op::Pad(op) => moved(op, inputs),
         Op::Concat(op) => moved(op, inputs),
         Op::Reshape(op) => moved(op, inputs),
+        Op::AllReduce(op) => moved(op, inputs),
         // Operations on rows run on several threads only if there are several rows, and their cost per row matters for
         // short rows.
         _ => match (first.rows(), first.columns()) {

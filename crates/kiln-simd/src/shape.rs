@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use kiln_ir::op::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 use kiln_ir::{DataMut, Operand, Result, TensorType};
 
 use crate::simd::{Execute, Simd};
@@ -31,7 +31,7 @@ macro_rules! movements {
         })*
     };
 }
-movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+movements!(AllReduce, BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
 
 /// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn run(simd: &Simd, op: &impl Movement, inputs: &[Operand<'_>], out: &mut DataMut<'_>) -> Result<()> {

@@ -187,6 +187,7 @@ fn small_cases() -> Vec<Case> {
     c.add(Pad::new(&[(1, 0), (2, 1)], 0.5).unwrap(), &[&[2, 3]]);
     c.add(Concat { axis: 1 }, &[&[2, 3], &[2, 1], &[2, 4]]);
     c.add(Concat { axis: 0 }, &[&[3], &[5]]);
+    c.add(AllReduce, &[&[2, 6]]);
     c.add(Reshape::to(&[3, 4]).unwrap(), &[&[2, 6]]);
     c.add(Reshape::Unsqueeze(1), &[&[2, 6]]);
     let indices = Input::new(Buffer::U32((0..30).collect()), &[5, 6]);

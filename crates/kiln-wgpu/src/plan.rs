@@ -110,7 +110,7 @@ impl Code {
 }
 
 /// One run of a kernel.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Dispatch {
     pub(crate) code: Code,
     pub(crate) buffers: Vec<Slice>,

@@ -60,6 +60,8 @@ struct Storage {
 pub(crate) enum Host {
     Owned(Buffer),
     Shared(DType, SharedBytes),
+    /// One tensor for each device of a group.
+    Parts(Vec<Tensor>),
 }
 
 impl Host {
@@ -67,6 +69,10 @@ impl Host {
         match self {
             Self::Owned(buffer) => Ok(buffer.as_data()),
             Self::Shared(dtype, bytes) => Data::from_bytes(*dtype, (**bytes).as_ref()),
+            Self::Parts(parts) => Err(Error::Unavailable {
+                what: format!("a tensor of {} parts", parts.len()),
+                reason: "only a group of as many devices has all of its elements".into(),
+            }),
         }
     }
 
@@ -104,9 +110,7 @@ impl fmt::Debug for Tensor {
 impl Tensor {
     fn new(host: Host, shape: Shape) -> Result<Self> {
         let ty = Operand::new(host.data()?, shape)?.ty();
-        let storage =
-            Storage { ty, host: RwLock::new(Some(Arc::new(host))), devices: RwLock::default(), keep_on_host: false };
-        Ok(Self { storage: Arc::new(storage), offset: 0, ty })
+        Ok(Self { storage: Arc::new(Storage::on_host_alone(host, ty)), offset: 0, ty })
     }
 
     /// A tensor that owns these elements.
@@ -156,6 +160,27 @@ impl Tensor {
     /// The errors of [`Tensor::from_buffer`]; [`Error::View`] for bytes that are not aligned for the element type.
     pub fn from_shared(bytes: SharedBytes, dtype: DType, dims: &[usize]) -> Result<Self> {
         Self::new(Host::Shared(dtype, bytes), Shape::new(dims)?)
+    }
+
+    /// A tensor of which each device of a group holds a part of its own: one tensor for each, all of one type, which is that of the
+    /// tensor. Only operations on such a group can read it; [`EngineBuilder::cuda_group`](crate::EngineBuilder::cuda_group) makes
+    /// a group a place, and [`AllReduce`](kiln_ir::op::AllReduce) adds what its devices hold.
+    ///
+    /// # Errors
+    /// [`Error::Arity`] without a part; [`Error::Type`] and [`Error::Shape`] where parts differ.
+    pub fn from_parts(parts: Vec<Self>) -> Result<Self> {
+        let op = "parts of a tensor";
+        let Some(ty) = parts.first().map(Self::ty) else { return Err(Error::Arity { op, expected: 1, found: 0 }) };
+        for (index, part) in parts.iter().enumerate() {
+            if part.dtype() != ty.dtype {
+                return Err(Error::Type { op, index, expected: ty.dtype, found: part.dtype() });
+            }
+            if part.shape() != ty.shape {
+                let reason = format!("part {index} is {}, the first {}", part.shape(), ty.shape);
+                return Err(Error::Shape { op, reason });
+            }
+        }
+        Ok(Self { storage: Arc::new(Storage::on_host_alone(Host::Parts(parts), ty)), offset: 0, ty })
     }
 
     /// The same tensor, whose copy on the host stays when it is copied to a device: after the device is lost it can still be
@@ -259,7 +284,10 @@ impl Tensor {
             Some(resident) => resident,
             None => {
                 let host = self.storage.on_host(waiting).await?;
-                let resident = gpu.upload(&Operand::new(host.data()?, self.storage.ty.shape)?, waiting).await?;
+                let resident = match &*host {
+                    Host::Parts(parts) => upload_parts(gpu, parts, waiting).await?,
+                    whole => gpu.upload(&Operand::new(whole.data()?, self.storage.ty.shape)?, waiting).await?,
+                };
                 self.storage.put(gpu, &resident);
                 resident
             }
@@ -326,7 +354,23 @@ impl Tensor {
     }
 }
 
+/// Copies parts to the devices of a group.
+async fn upload_parts(gpu: &Gpu, parts: &[Tensor], waiting: Waiting) -> Result<Resident> {
+    let mut held = Vec::with_capacity(parts.len());
+    for part in parts {
+        // A part has parts of its own only by mistake, which reading it reports.
+        held.push(Box::pin(part.on_host(waiting)).await?);
+    }
+    let operands = held.iter().map(OnHost::operand).collect::<Result<Vec<_>>>()?;
+    gpu.upload_parts(&operands, waiting).await
+}
+
 impl Storage {
+    fn on_host_alone(host: Host, ty: TensorType) -> Self {
+        let host = RwLock::new(Some(Arc::new(host)));
+        Self { ty, host, devices: RwLock::default(), keep_on_host: false }
+    }
+
     fn host(&self) -> Option<Arc<Host>> {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,6 +1,6 @@
 //! Operations that move elements: strided copies.
 
-use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::strided;
 use kiln_ptx::kernels::transpose::Transpose;
@@ -18,7 +18,7 @@ macro_rules! movements {
         })*
     };
 }
-movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+movements!(AllReduce, BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
 
 /// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {

@@ -223,5 +223,5 @@ macro_rules! lowered {
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, GroupNorm, BatchNorm, Gather(faults), WriteRows(faults), TopK,
     Convolve2d, ConvolveTranspose2d, Pool2d, Resize2d, Attention(faults), Rope, Quantize, Dequantize, QuantMatmul, MatmulByExpert(faults), Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
-    Reshape, Custom,
+    Reshape, AllReduce, Custom,
 }

@@ -58,7 +58,7 @@ pub use resize::{Resize2d, ResizeCoordinates, ResizeExtents, ResizeMode, Samplin
 pub use rope::{Rope, RopeOperands, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use scatter::{IndexAdd, Scatter};
-pub use shape::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+pub use shape::{AllReduce, BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 pub use sort::Sort;
 pub use transpose::Transpose;
 pub use write::{WriteExtents, WriteRows};
@@ -380,6 +380,8 @@ operations! { $
     Concat,
     /// The same elements under other extents.
     Reshape,
+    /// A sum over the devices of a group.
+    AllReduce,
     /// An operation that the program defines.
     Custom,
 }

@@ -1,6 +1,6 @@
 //! Operations that move elements: strided copies.
 
-use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
+use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
 use kiln_ir::{Error, Result, TensorType};
 use kiln_shaders::{FILL, STRIDED_COPY, STRIDED_COPY_PARTS};
 
@@ -25,7 +25,7 @@ macro_rules! movements {
         })*
     };
 }
-movements!(BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
+movements!(AllReduce, BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
 
 /// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {

@@ -56,7 +56,15 @@ impl EngineBuilder {
     /// operation is sent there.
     #[cfg(native_cuda)]
     pub fn cuda_device(mut self, ordinal: u32) -> Self {
-        self.gpus.push(Asked::Cuda(ordinal));
+        self.gpus.push(Asked::Cuda(vec![ordinal]));
+        self
+    }
+
+    /// The devices of CUDA with these numbers are one place, which works as a group: each runs every step on a part of its own of
+    /// tensors [of parts](crate::Tensor::from_parts), and on all of others. A single number is that device.
+    #[cfg(native_cuda)]
+    pub fn cuda_group(mut self, ordinals: &[u32]) -> Self {
+        self.gpus.push(Asked::Cuda(ordinals.to_vec()));
         self
     }
 

@@ -41,6 +41,9 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Copies an operand to the device.
     fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident>;
 
+    /// Copies an operand to each device of a group.
+    fn upload_parts<'a>(&'a self, parts: &'a [Operand<'_>], waiting: Waiting) -> Pending<'a, Resident>;
+
     /// Creates a state with these elements, or with zeros.
     fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, waiting: Waiting) -> Pending<'a, Resident>;
 
@@ -294,6 +297,13 @@ macro_rules! devices_of {
                 })
             }
 
+            fn upload_parts<'a>(&'a self, parts: &'a [Operand<'_>], waiting: Waiting) -> Pending<'a, Resident> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    Ok(Resident::new(Tensor::upload_parts(&device, parts).await?))
+                })
+            }
+
             fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, waiting: Waiting) -> Pending<'a, Resident> {
                 Box::pin(async move {
                     let device = self.device_waiting(waiting).await?;
@@ -413,6 +423,8 @@ macro_rules! devices_of {
 devices_of!(kiln_wgpu::GpuDevice);
 #[cfg(native_cuda)]
 devices_of!(kiln_cuda::CudaDevice);
+#[cfg(native_cuda)]
+devices_of!(kiln_device::Group<kiln_cuda::CudaDevice>);
 
 /// Who drives devices while a blocking call waits for them.
 #[cfg(not(target_arch = "wasm32"))]

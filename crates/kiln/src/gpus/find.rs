@@ -52,6 +52,7 @@ pub(super) mod adapters {
 #[cfg(native_cuda)]
 pub(super) mod cuda {
     use kiln_cuda::{CudaDevice, DeviceInfo, DeviceOptions, DriverProblem};
+    use kiln_device::Group;
 
     use super::*;
 
@@ -64,27 +65,60 @@ pub(super) mod cuda {
         place(device.info())
     }
 
-    /// The device whose placement has this name. A name in another form gives a device that is missing.
+    /// The placement name of a group, whose devices are alike: `cuda 0 + 1: NVIDIA H200`.
+    fn place_of_group<'d>(devices: impl Iterator<Item = &'d DeviceInfo>) -> String {
+        let (ordinals, names): (Vec<_>, Vec<_>) = devices.map(|info| (info.ordinal.to_string(), &*info.name)).unzip();
+        format!("cuda {}: {}", ordinals.join(" + "), names.first().unwrap_or(&""))
+    }
+
+    fn label_of_group(group: &Group<CudaDevice>) -> String {
+        place_of_group(group.devices().iter().map(CudaDevice::info))
+    }
+
+    /// The device, or the group of devices, whose placement has this name. A name in another form gives a device that is
+    /// missing.
     pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
-        let ordinal = parts.and_then(|(ordinal, _)| ordinal.parse().ok()).unwrap_or(u32::MAX);
+        let ordinals = parts.and_then(|(ordinals, _)| ordinals.split(" + ").map(|ordinal| ordinal.parse().ok()).collect());
+        let ordinals: Vec<u32> = ordinals.unwrap_or_else(|| vec![u32::MAX]);
         let options = DeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };
         let options = match &opening.code_folder {
             Some(folder) => options.kernel_folder(folder),
             None => options,
         };
-        Gpu::new(name.to_owned(), Backend::Cuda, On::<CudaDevice>::new(name.to_owned(), label, ordinal, options))
+        let owned = name.to_owned();
+        match ordinals[..] {
+            [ordinal] => Gpu::new(owned.clone(), Backend::Cuda, On::<CudaDevice>::new(owned, label, ordinal, options)),
+            _ => {
+                let on = On::<Group<CudaDevice>>::new(owned.clone(), label_of_group, ordinals, options);
+                Gpu::new(owned, Backend::Cuda, on)
+            }
+        }
     }
 
-    /// The device with this number.
-    pub(super) fn chosen(ordinal: u32, opening: &Opening) -> Result<Gpu> {
+    /// The device with this number, or the group of devices with these numbers.
+    pub(super) fn chosen(ordinals: &[u32], opening: &Opening) -> Result<Gpu> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
-        let found = devices.iter().find(|info| info.ordinal == ordinal).ok_or_else(|| Error::Unavailable {
-            what: format!("CUDA device {ordinal}"),
-            reason: format!("there are {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
-        })?;
-        Ok(named(&place(found), opening))
+        let find = |&ordinal: &u32| {
+            devices.iter().find(|info| info.ordinal == ordinal).ok_or_else(|| Error::Unavailable {
+                what: format!("CUDA device {ordinal}"),
+                reason: format!("there are {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
+            })
+        };
+        let found = ordinals.iter().map(find).collect::<Result<Vec<_>>>()?;
+        let differs = found.iter().find(|info| info.name != found[0].name);
+        match (&found[..], differs) {
+            (&[only], _) => Ok(named(&place(only), opening)),
+            (_, None) if found.len() > 1 => Ok(named(&place_of_group(found.into_iter()), opening)),
+            (_, other) => {
+                let reason = match other {
+                    Some(other) => format!("{} is of another kind; the devices of a group are alike", place(other)),
+                    None => "it names no device".into(),
+                };
+                Err(Error::Unavailable { what: "a group of CUDA devices".into(), reason })
+            }
+        }
     }
 
     /// Every device, or the reason why none is found.
@@ -133,7 +167,7 @@ pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
             reason: "a browser opens its adapter with `build_async`".into(),
         }),
         #[cfg(native_cuda)]
-        Asked::Cuda(ordinal) => cuda::chosen(ordinal, opening),
+        Asked::Cuda(ref ordinals) => cuda::chosen(ordinals, opening),
     }
 }
 

@@ -52,9 +52,9 @@ pub(crate) const POSSIBLE: bool = cfg!(any(test, native_gpu, native_cuda, browse
 pub(crate) enum Asked {
     #[cfg(any(native_gpu, browser_gpu))]
     Adapter(kiln_wgpu::AdapterChoice),
-    /// The ordinal of a CUDA device.
+    /// The ordinal of a CUDA device, or those of a group.
     #[cfg(native_cuda)]
-    Cuda(u32),
+    Cuda(Vec<u32>),
 }
 
 #[cfg(not(browser_gpu))]
@@ -288,6 +288,14 @@ impl Gpu {
         self.0.device.upload(operand, waiting).await
     }
 
+    /// Copies an operand to each device of a group.
+    ///
+    /// # Errors
+    /// Errors of the device; [`Error::Arity`] for another number of devices.
+    pub(crate) async fn upload_parts(&self, parts: &[Operand<'_>], waiting: Waiting) -> Result<Resident> {
+        self.0.device.upload_parts(parts, waiting).await
+    }
+
     /// Creates a state with these elements, or with zeros.
     ///
     /// # Errors
@@ -416,6 +424,10 @@ mod tests {
         }
 
         fn upload<'a>(&'a self, _: &'a Operand<'_>, _: Waiting) -> Pending<'a, Resident> {
+            missing()
+        }
+
+        fn upload_parts<'a>(&'a self, _: &'a [Operand<'_>], _: Waiting) -> Pending<'a, Resident> {
             missing()
         }
 

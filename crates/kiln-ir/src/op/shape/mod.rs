@@ -3,6 +3,7 @@
 //! Each of them is one [`StridedCopy`] an operand, so a backend has one kernel for all. A [`Reshape`] moves nothing, and neither does a
 //! permutation of extents of 1 or a slice of everything: in a recorded graph the result is the operand ([`Operation::renames`]).
 
+mod all_reduce;
 mod broadcast;
 mod concat;
 mod pad;
@@ -11,6 +12,7 @@ mod reshape;
 mod slice;
 mod strided;
 
+pub use all_reduce::AllReduce;
 pub use broadcast::BroadcastTo;
 pub use concat::Concat;
 pub use pad::Pad;

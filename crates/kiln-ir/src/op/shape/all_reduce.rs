@@ -1,0 +1,76 @@
+use super::{CONTRACT, Movement, Operation, StridedCopy, one};
+use crate::op::{Contract, Outputs};
+use crate::{DType, Error, Result, TensorType};
+
+/// The sum over the devices of a group: each holds an operand of its own, and all get the same sum, added in the order of the
+/// devices.
+///
+/// A graph that runs on a single device has nothing to add: the result is the operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AllReduce;
+
+impl Movement for AllReduce {
+    fn copy(&self, inputs: &[TensorType], _: usize) -> Result<StridedCopy> {
+        self.infer(inputs)?;
+        Ok(StridedCopy::whole(&inputs[0]))
+    }
+}
+
+impl Operation for AllReduce {
+    // A group adds f32: sums of narrower types would lose bits at every device.
+    const AS_STORED: bool = true;
+
+    fn name(&self) -> &'static str {
+        "all_reduce"
+    }
+
+    fn formula(&self) -> &'static str {
+        "y = Σ x of each device of a group"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        let x = one(self.name(), inputs)?;
+        if x.dtype != DType::F32 {
+            return Err(Error::Type { op: self.name(), index: 0, expected: DType::F32, found: x.dtype });
+        }
+        Ok(x.into())
+    }
+
+    fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
+        0
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { special: "on one device every bit is kept; in a group IEEE 754 sums in the order of the devices", ..CONTRACT }
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<crate::op::reference::Expected> {
+        let values: Vec<f64> = inputs[0].data().f32().iter().copied().map(f64::from).collect();
+        vec![crate::op::reference::Expected::F32 { magnitudes: vec![0.0; values.len()], values }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<crate::op::reference::Case> {
+        use crate::op::reference::Case;
+        let mut samples = super::Samples::new(57);
+        let shapes: [&[usize]; 6] = [&[], &[0, 5], &[7], &[2, 3, 4], &[600, 601], &[1, 2, 3, 5, 3, 1]];
+        shapes.iter().map(|dims| Case::new(Self, vec![samples.floats(dims)])).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn only_f32_is_added() {
+        let ty = |dtype: DType| TensorType { dtype, shape: Shape::new(&[2, 3]).unwrap() };
+        assert_eq!(AllReduce.infer(&[ty(DType::F32)]).unwrap()[0], ty(DType::F32));
+        assert!(matches!(AllReduce.infer(&[ty(DType::F16)]), Err(Error::Type { op: "all_reduce", index: 0, .. })));
+        assert!(matches!(AllReduce.infer(&[ty(DType::F32); 2]), Err(Error::Arity { expected: 1, found: 2, .. })));
+    }
+}
