@@ -51,6 +51,14 @@ impl EngineBuilder {
         self
     }
 
+    /// These adapters are one place, which works as a group: each runs every step on a part of its own of tensors
+    /// [of parts](crate::Tensor::from_parts), and on all of others. Sums over them go through the host. They must be alike.
+    #[cfg(native_gpu)]
+    pub fn adapter_group(mut self, choices: &[kiln_wgpu::AdapterChoice]) -> Self {
+        self.gpus.push(Asked::Adapters(choices.to_vec()));
+        self
+    }
+
     /// The device of CUDA with this number is a place, too; may be called for several. Without it, and without
     /// an adapter, the GPUs that a calibration of this machine has measured are places. Nothing is opened before an
     /// operation is sent there.
@@ -61,7 +69,7 @@ impl EngineBuilder {
     }
 
     /// The devices of CUDA with these numbers are one place, which works as a group: each runs every step on a part of its own of
-    /// tensors [of parts](crate::Tensor::from_parts), and on all of others. A single number is that device.
+    /// tensors [of parts](crate::Tensor::from_parts), and on all of others. They must be alike. A single number is that device.
     #[cfg(native_cuda)]
     pub fn cuda_group(mut self, ordinals: &[u32]) -> Self {
         self.gpus.push(Asked::Cuda(ordinals.to_vec()));

@@ -243,6 +243,15 @@ impl Engine {
         })
     }
 
+    /// The devices of the place of this name: several if it is a group, of which each holds its own part of tensors
+    /// [of parts](crate::Tensor::from_parts).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no place of this name.
+    pub fn devices_of(&self, place: &str) -> Result<usize> {
+        Ok(self.device_named(place)?.map_or(1, |position| self.gpus[position].devices()))
+    }
+
     /// The adapters among the places, each opened if it was not: for tensors that stay there and batches of one device.
     ///
     /// # Errors

@@ -26,6 +26,11 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Opens the device if it is not open.
     fn open(&self, waiting: Waiting) -> Pending<'_, ()>;
 
+    /// The devices that work as one.
+    fn devices(&self) -> usize {
+        1
+    }
+
     /// Whether there is a kernel for a custom operation.
     fn has_kernel(&self, custom: &Custom) -> bool;
 
@@ -42,7 +47,15 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident>;
 
     /// Copies an operand to each device of a group.
-    fn upload_parts<'a>(&'a self, parts: &'a [Operand<'_>], waiting: Waiting) -> Pending<'a, Resident>;
+    fn upload_parts<'a>(&'a self, parts: &'a [Operand<'_>], waiting: Waiting) -> Pending<'a, Resident> {
+        match parts {
+            [only] => self.upload(only, waiting),
+            _ => {
+                let wrong = Error::Arity { op: "parts of a tensor", expected: 1, found: parts.len() };
+                Box::pin(std::future::ready(Err(wrong)))
+            }
+        }
+    }
 
     /// Creates a state with these elements, or with zeros.
     fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, waiting: Waiting) -> Pending<'a, Resident>;
@@ -183,10 +196,10 @@ impl<D: Driver> On<D> {
     }
 }
 
-/// Implements the traits above for a driver. A blanket implementation is impossible: only for a concrete driver can the
+/// Implements the traits above for a driver, of whose choices `$devices` counts the devices. A blanket implementation is impossible: only for a concrete driver can the
 /// compiler prove that its futures are `Send`.
 macro_rules! devices_of {
-    ($driver:ty) => {
+    ($driver:ty, $devices:expr) => {
         impl OnDevice for Tensor<$driver> {
             fn read(&self, waiting: Waiting) -> Pending<'_, Buffer> {
                 Box::pin(self.read_waiting(waiting))
@@ -271,6 +284,10 @@ macro_rules! devices_of {
         impl Device for On<$driver> {
             fn open(&self, waiting: Waiting) -> Pending<'_, ()> {
                 Box::pin(async move { self.device_waiting(waiting).await.map(drop) })
+            }
+
+            fn devices(&self) -> usize {
+                $devices(&self.choice)
             }
 
             fn has_kernel(&self, custom: &Custom) -> bool {
@@ -420,11 +437,13 @@ macro_rules! devices_of {
     };
 }
 #[cfg(any(native_gpu, browser_gpu))]
-devices_of!(kiln_wgpu::GpuDevice);
+devices_of!(kiln_wgpu::GpuDevice, |_: &_| 1);
+#[cfg(native_gpu)]
+devices_of!(kiln_device::Group<kiln_wgpu::GpuDevice>, Vec::len);
 #[cfg(native_cuda)]
-devices_of!(kiln_cuda::CudaDevice);
+devices_of!(kiln_cuda::CudaDevice, |_: &_| 1);
 #[cfg(native_cuda)]
-devices_of!(kiln_device::Group<kiln_cuda::CudaDevice>);
+devices_of!(kiln_device::Group<kiln_cuda::CudaDevice>, Vec::len);
 
 /// Who drives devices while a blocking call waits for them.
 #[cfg(not(target_arch = "wasm32"))]

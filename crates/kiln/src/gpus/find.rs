@@ -10,15 +10,23 @@ use super::{Asked, Gpu, Opening};
 
 #[cfg(native_gpu)]
 pub(super) mod adapters {
+    use kiln_device::Group;
     use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuDevice};
 
     use super::*;
+
+    /// Between the labels of the adapters of a group.
+    const AND: &str = " + ";
+
+    fn label_of_group(group: &Group<GpuDevice>) -> String {
+        group.devices().iter().map(label).collect::<Vec<_>>().join(AND)
+    }
 
     pub(in super::super) fn label(device: &GpuDevice) -> String {
         device.adapter().label.clone()
     }
 
-    /// The adapter with this label.
+    /// The adapter with this label, or the group of adapters with these.
     pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let options = DeviceOptions::new();
         let options = if opening.times_kernels { options.profile() } else { options };
@@ -26,8 +34,23 @@ pub(super) mod adapters {
             Some(folder) => options.pipeline_folder(folder),
             None => options,
         };
-        let choice = AdapterChoice::Name(name.to_owned());
-        Gpu::new(name.to_owned(), Backend::Gpu, On::<GpuDevice>::new(name.to_owned(), label, choice, options))
+        let owned = name.to_owned();
+        if name.contains(AND) {
+            let choices = name.split(AND).map(|name| AdapterChoice::Name(name.to_owned())).collect();
+            let on = On::<Group<GpuDevice>>::new(owned.clone(), label_of_group, choices, options);
+            return Gpu::new(owned, Backend::Gpu, on);
+        }
+        let choice = AdapterChoice::Name(owned.clone());
+        Gpu::new(owned.clone(), Backend::Gpu, On::<GpuDevice>::new(owned, label, choice, options))
+    }
+
+    /// The group of the adapters of these choices.
+    pub(super) fn chosen_group(choices: &[AdapterChoice], opening: &Opening) -> Result<Gpu> {
+        let labels = choices.iter().map(|choice| Ok(GpuDevice::find(choice)?.label)).collect::<Result<Vec<_>>>()?;
+        match labels.len() {
+            0 => Err(Error::Unavailable { what: "a group of adapters".into(), reason: "it names no adapter".into() }),
+            _ => Ok(named(&labels.join(AND), opening)),
+        }
     }
 
     /// The adapter of this choice.
@@ -161,6 +184,8 @@ pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
     match *asked {
         #[cfg(native_gpu)]
         Asked::Adapter(ref choice) => adapters::chosen(choice, opening),
+        #[cfg(native_gpu)]
+        Asked::Adapters(ref choices) => adapters::chosen_group(choices, opening),
         #[cfg(browser_gpu)]
         Asked::Adapter(ref choice) => Err(Error::Unavailable {
             what: format!("{choice:?}"),

@@ -52,6 +52,9 @@ pub(crate) const POSSIBLE: bool = cfg!(any(test, native_gpu, native_cuda, browse
 pub(crate) enum Asked {
     #[cfg(any(native_gpu, browser_gpu))]
     Adapter(kiln_wgpu::AdapterChoice),
+    /// The adapters of a group.
+    #[cfg(native_gpu)]
+    Adapters(Vec<kiln_wgpu::AdapterChoice>),
     /// The ordinal of a CUDA device, or those of a group.
     #[cfg(native_cuda)]
     Cuda(Vec<u32>),
@@ -64,6 +67,8 @@ impl Asked {
         match *self {
             #[cfg(any(native_gpu, browser_gpu))]
             Self::Adapter(_) => Backend::Gpu,
+            #[cfg(native_gpu)]
+            Self::Adapters(_) => Backend::Gpu,
             #[cfg(native_cuda)]
             Self::Cuda(_) => Backend::Cuda,
         }
@@ -223,6 +228,11 @@ impl Gpu {
     /// Whether it has a kernel for a custom operation. It has one for every built-in operation.
     pub(crate) fn has_kernel(&self, custom: &Custom) -> bool {
         self.0.device.has_kernel(custom)
+    }
+
+    /// How many devices it is: several if it is a group.
+    pub(crate) fn devices(&self) -> usize {
+        self.0.device.devices()
     }
 
     /// The bytes that computing these tensors takes in addition to inputs and states.
@@ -424,10 +434,6 @@ mod tests {
         }
 
         fn upload<'a>(&'a self, _: &'a Operand<'_>, _: Waiting) -> Pending<'a, Resident> {
-            missing()
-        }
-
-        fn upload_parts<'a>(&'a self, _: &'a [Operand<'_>], _: Waiting) -> Pending<'a, Resident> {
             missing()
         }
 
