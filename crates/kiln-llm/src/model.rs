@@ -31,6 +31,8 @@ pub struct Model<'e> {
     pub(crate) config: Config,
     pub(crate) weights: Weights,
     pub(crate) device_layers: DeviceLayers,
+    /// The devices of a group that its weights are divided over, or 1.
+    pub(crate) devices: usize,
     tokenizer: Tokenizer,
     #[cfg(feature = "chat")]
     templates: Templates,
@@ -45,8 +47,19 @@ struct Parts {
     source: Source,
 }
 
+/// The devices that an engine forces everything to: those of a group, or 1.
+fn devices_of(engine: &Engine) -> Result<usize> {
+    match engine.router().forced() {
+        Some(place) => Ok(engine.devices_of(&engine.places()[place].name)?),
+        None => Ok(1),
+    }
+}
+
 impl<'e> Model<'e> {
     /// Loads a GGUF file, of a model in several files the first (`NAME-00001-of-0000N.gguf`), or a [`Folder`].
+    ///
+    /// On an engine that forces a group of devices ([`EngineBuilder::cuda_group`](kiln::EngineBuilder)), heads and elements of
+    /// feed-forward networks are divided over them, and each holds its share of the weights, keys and values.
     ///
     /// The files are mapped into memory: they must not change while the model lives. [`Model::from_gguf`] and [`Model::from_folder`]
     /// take ones that were read.
@@ -126,10 +139,16 @@ impl<'e> Model<'e> {
         let Parts { config, tokenizer, source, .. } = parts;
         tokenizer.check_rows(config.vocabulary)?;
         let weights = Weights::load(&source, &config)?;
+        let devices = devices_of(engine)?;
+        let (config, weights) = match devices {
+            1 => (config, weights),
+            _ => (config.divided(devices)?, weights.divided(devices)?),
+        };
         Ok(Self {
             engine,
             config,
             weights,
+            devices,
             device_layers: DeviceLayers::default(),
             tokenizer,
             #[cfg(feature = "chat")]

@@ -7,7 +7,7 @@ mod support;
 use kiln::cuda::CudaDevice;
 use kiln::{Backend, DType, Engine, EngineBuilder};
 use support::random_model::{GEMMA2, Kind, LLAMA, QWEN3};
-use support::{placed, several};
+use support::{divided, placed, several};
 
 /// An engine that runs everything on the first device. Without one the test is left out, and says so; with `cuda` in `KILN_REQUIRE` it
 /// fails instead.
@@ -76,4 +76,34 @@ fn limits_of_memory_decide_how_many_layers_are_on_the_gpu() {
 fn predictions_decide_which_layers_are_on_the_gpu() {
     let Some(settings) = with_device() else { return };
     placed::predictions_decide_where_layers_are(settings);
+}
+
+/// An engine that runs everything on a group of the first two devices. With fewer the test is left out, and says so; with `cuda-group` in
+/// `KILN_REQUIRE` it fails instead.
+fn group() -> Option<Engine> {
+    let found = CudaDevice::list().map_or(0, |devices| devices.len());
+    if found < 2 {
+        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name.trim() == "cuda-group"), "{found} devices");
+        eprintln!("left out: a group needs two devices, there are {found}");
+        return None;
+    }
+    let builder = || Engine::builder().cuda_group(&[0, 1]).without_profile();
+    let group = builder().build().unwrap();
+    let place = group.places().iter().find(|place| place.backend == Backend::Cuda).expect("a group was asked for");
+    assert_eq!(group.devices_of(&place.name), Ok(2));
+    Some(builder().force(place.name.clone()).build().unwrap())
+}
+
+#[test]
+fn models_divided_over_two_devices_give_what_one_gives() {
+    let Some(group) = group() else { return };
+    divided::models_give_the_same(&group, &divided::KINDS);
+}
+
+#[test]
+fn sequences_of_a_divided_model_get_the_same_tokens() {
+    let Some(group) = group() else { return };
+    divided::sequences_give_the_same(&group);
+    divided::what_cannot_be_divided_is_refused(&group);
 }

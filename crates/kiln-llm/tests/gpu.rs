@@ -8,7 +8,7 @@ use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::{Backend, DType, Engine, EngineBuilder};
 use kiln_llm::{Error, Model, Sampler, SessionOptions};
 use support::random_model::{GEMMA2, LLAMA, RandomModel};
-use support::{placed, several};
+use support::{divided, placed, several};
 
 /// An engine that runs everything on the adapter of the environment, or on any. Without one the test is left out, and says so; with
 /// `wgpu` in `KILN_REQUIRE` it fails instead.
@@ -106,4 +106,29 @@ fn limits_of_memory_decide_how_many_layers_are_on_the_gpu() {
 fn predictions_decide_which_layers_are_on_the_gpu() {
     let Some(settings) = with_adapter() else { return };
     placed::predictions_decide_where_layers_are(settings);
+}
+
+/// An engine that runs everything on a group of two devices, both of the adapter of [`engine`].
+fn group() -> Option<Engine> {
+    let engine = engine()?;
+    let place = engine.places().iter().find(|place| place.backend == Backend::Gpu).expect("a GPU was asked for");
+    let choice = AdapterChoice::Name(place.name.clone());
+    let builder = || Engine::builder().adapter_group(&[choice.clone(), choice.clone()]).without_profile();
+    let group = builder().build().unwrap();
+    let place = group.places().iter().find(|place| place.backend == Backend::Gpu).expect("a group was asked for");
+    assert_eq!(group.devices_of(&place.name), Ok(2));
+    Some(builder().force(place.name.clone()).build().unwrap())
+}
+
+#[test]
+fn models_divided_over_two_devices_give_what_one_gives() {
+    let Some(group) = group() else { return };
+    divided::models_give_the_same(&group, &divided::KINDS);
+}
+
+#[test]
+fn sequences_of_a_divided_model_get_the_same_tokens() {
+    let Some(group) = group() else { return };
+    divided::sequences_give_the_same(&group);
+    divided::what_cannot_be_divided_is_refused(&group);
 }

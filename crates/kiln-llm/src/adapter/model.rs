@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Adapter;
 use crate::architecture::AdapterSet;
-use crate::{Model, Result, Session, SessionOptions};
+use crate::{Error, Model, Result, Session, SessionOptions};
 
 /// A model with adapters that its sessions switch between: see [`Model::with_adapters`].
 #[derive(Debug)]
@@ -15,6 +15,10 @@ pub struct AdaptedModel<'m> {
 
 impl<'m> AdaptedModel<'m> {
     pub(crate) fn new(model: &'m Model<'m>, adapters: &[Adapter]) -> Result<Self> {
+        if model.devices > 1 {
+            let reason = format!("adapters of a model that is divided over {} devices are not supported", model.devices);
+            return Err(Error::model("adapters", reason));
+        }
         Ok(Self { model, set: Arc::new(AdapterSet::new(&model.config, &model.weights, adapters)?) })
     }
 

@@ -2,7 +2,7 @@
 //! norm before it, after it or both, and added to what it reads.
 
 use kiln::graph::TensorId;
-use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
+use kiln::op::{AllReduce, Attention, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::waiting::Waiting;
 use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor};
 
@@ -428,6 +428,9 @@ pub(super) fn projected(batch: &mut Batch<'_>, x: TensorId, by: &Projection) -> 
         let h = batch.mul(h, *scales)?;
         let h = product(batch, h, b)?;
         y = batch.add(y, h)?;
+    }
+    if by.is_divided {
+        y = batch.record(AllReduce, &[y])?;
     }
     match &by.bias {
         Some(bias) => {

@@ -1,7 +1,7 @@
 //! The feed-forward part of a block: a gated network, or a mixture of experts: several networks, some of them chosen by a router for each token.
 
 use kiln::graph::TensorId;
-use kiln::op::Matmul;
+use kiln::op::{AllReduce, Matmul};
 use kiln::{Batch, Record, Tensor};
 
 use super::Gate;
@@ -31,12 +31,14 @@ pub(super) struct Gated {
 #[derive(Debug, Clone)]
 pub(super) struct Mixture {
     /// Computes a score for each expert, `[experts, width]`.
-    router: Projection,
+    pub(super) router: Projection,
     /// Matrices of all experts, `[experts, outputs, inputs]`.
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    of: Experts,
+    pub(super) gate: Tensor,
+    pub(super) up: Tensor,
+    pub(super) down: Tensor,
+    pub(super) of: Experts,
+    /// Whether each device of a group has some of the elements between the two products of every expert.
+    pub(super) is_divided: bool,
 }
 
 impl FeedForward {
@@ -53,6 +55,7 @@ impl FeedForward {
                 up: parts.experts("ffn_up", [of.count, of.ffn, width])?,
                 down: parts.experts("ffn_down", [of.count, width, of.ffn])?,
                 of,
+                is_divided: false,
             })));
         }
         let is_fused = parts.rows("ffn_up") == Some(2 * ffn) && !parts.has("ffn_gate");
@@ -72,7 +75,7 @@ impl FeedForward {
                 [gate, up, down].into_iter().flat_map(Projection::tensors).collect()
             }
             Self::Mixture(mixture) => {
-                let Mixture { router, gate, up, down, of: _ } = &**mixture;
+                let Mixture { router, gate, up, down, of: _, is_divided: _ } = &**mixture;
                 router.tensors().chain([gate, up, down]).collect()
             }
         }
@@ -87,7 +90,7 @@ impl FeedForward {
                 projected(batch, product, &by.down)
             }
             Self::Mixture(mixture) => {
-                let Mixture { router, gate, up, down, of } = &**mixture;
+                let Mixture { router, gate, up, down, of, is_divided } = &**mixture;
                 let (weights, chosen) = of.route(batch, router, h)?;
                 let [gate, up, down] = [gate, up, down].map(|matrices| batch.import(matrices));
                 let gate = batch.matmul_by_expert(h, gate, chosen)?;
@@ -99,6 +102,7 @@ impl FeedForward {
                 let weights = batch.reshape(weights, &[rows, 1, of.used])?;
                 let sum = batch.matmul_with(weights, down, Matmul::default())?;
                 let sum = batch.reshape(sum, &[rows, config.width])?;
+                let sum = if *is_divided { batch.record(AllReduce, &[sum])? } else { sum };
                 scaled(batch, sum, of.scale)
             }
         }

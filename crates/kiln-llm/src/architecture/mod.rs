@@ -14,6 +14,7 @@ mod feed_forward;
 mod outcome;
 mod rope;
 mod rows;
+mod split;
 mod weights;
 
 pub(crate) use adapters::{ActiveAdapters, AdapterSet};

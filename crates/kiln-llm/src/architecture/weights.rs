@@ -20,7 +20,7 @@ pub(crate) struct Weights {
     pub(super) norm: Tensor,
     pub(super) head: Tensor,
     /// Whether the head is the embedding.
-    is_tied: bool,
+    pub(super) is_tied: bool,
     /// The rotations of [`Config::rotations`].
     pub(super) rotations: Vec<Rotary>,
 }
@@ -32,6 +32,8 @@ pub(super) struct Projection {
     pub(super) bias: Option<Tensor>,
     /// The update of adapters, in the graph of a session that has adapters.
     pub(super) low_rank: Option<LowRank>,
+    /// Whether each device of a group multiplies some of the inputs, so that the products are summed over the devices.
+    pub(super) is_divided: bool,
 }
 
 /// `((x Aᵀ) ∘ s) Bᵀ` for the adapters of a session: A `[rank, inputs]` and B `[outputs, rank]` join those of all
@@ -93,7 +95,7 @@ impl Parts<'_> {
         let (weight, bias) = (self.name(&format!("{part}.weight")), self.name(&format!("{part}.bias")));
         let weight = self.source.rows_of(&weight, &[all, inputs], rows.clone())?;
         let bias = self.source.has(&bias).then(|| self.source.rows_of(&bias, &[all], rows)).transpose()?;
-        Ok(Projection { weight, bias, low_rank: None })
+        Ok(Projection { weight, bias, low_rank: None, is_divided: false })
     }
 
     pub(super) fn projection(&self, part: &str, outputs: usize, inputs: usize) -> Result<Projection> {
@@ -152,7 +154,7 @@ impl Weights {
 impl Projection {
     /// Its tensors, except those of adapters.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        let Self { weight, bias, low_rank: _ } = self;
+        let Self { weight, bias, low_rank: _, is_divided: _ } = self;
         std::iter::once(weight).chain(bias)
     }
 }

@@ -83,6 +83,13 @@ impl<'m> Planner<'m, '_> {
         {
             return wrong(format!("{layers} layers are to run on a GPU, and the model has {count}"));
         }
+        if self.model.devices > 1
+            && let DeviceLayers::Last(layers) = asked
+            && layers < count
+        {
+            let devices = self.model.devices;
+            return wrong(format!("the model is divided over {devices} devices, so all {count} layers run there, not {layers}"));
+        }
         let forced = self.model.engine.router().forced();
         let (seconds, cpu) = (&self.seconds, self.cpu);
         let forced_gpu = forced.filter(|&place| is_gpu(&self.places()[place]));

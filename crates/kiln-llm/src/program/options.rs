@@ -291,6 +291,10 @@ pub(crate) struct DeviceOption {
     /// [default: where it is predicted to be fastest; GPUs are known after the machine was calibrated]
     #[arg(long)]
     device: Option<String>,
+    /// Divide the model over these devices of CUDA, by their numbers: `0,1` (needs the feature cuda)
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', conflicts_with = "device")]
+    devices: Vec<u32>,
     /// Bytes of GPU memory for a model with its keys and values, such as 8G or 512Mi [default: what the driver reports
     /// as free, if it does]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -391,6 +395,10 @@ impl DeviceOption {
                 None => settings,
             }
         };
+        #[cfg(feature = "cuda")]
+        if !self.devices.is_empty() {
+            return Ok(first_of(|| builder().cuda_group(&self.devices), Backend::Cuda)?);
+        }
         Ok(match self.device.as_deref() {
             None => builder().build()?,
             Some("cpu") => builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,

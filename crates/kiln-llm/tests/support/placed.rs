@@ -16,7 +16,7 @@ fn options() -> SessionOptions {
     SessionOptions { context: Some(ROOM), cache: DType::F32 }
 }
 
-fn load<'e>(engine: &'e Engine, kind: Kind, layers: DeviceLayers) -> Model<'e> {
+pub(super) fn load<'e>(engine: &'e Engine, kind: Kind, layers: DeviceLayers) -> Model<'e> {
     // Tests that run at the same time use different files.
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ fn name_of_gpu(engine: &Engine) -> String {
 }
 
 /// What a session gives: tokens after a prompt of several parts, drawn in each way, and the logits then.
-fn given(session: &mut Session<'_>) -> (Vec<u32>, Vec<f32>) {
+pub(super) fn given(session: &mut Session<'_>) -> (Vec<u32>, Vec<f32>) {
     let prompt: Vec<u32> = (0..9).map(|i| (i * 7 + i / 3) % VOCABULARY as u32).collect();
     session.push(&prompt).unwrap();
     let drawn = Sampler { temperature: 1.5, top_k: 5, seed: 3, ..Sampler::default() };
@@ -47,7 +47,7 @@ fn given(session: &mut Session<'_>) -> (Vec<u32>, Vec<f32>) {
     (session.tokens().to_vec(), logits)
 }
 
-fn close(found: &[f32], expected: &[f32], what: &str) {
+pub(super) fn close(found: &[f32], expected: &[f32], what: &str) {
     let greatest = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
     let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(found.len() == expected.len() && off <= 2e-5 * greatest, "{what}: {off} of {greatest}");

@@ -81,7 +81,7 @@ impl Layer {
             let name = |kind: &str| format!("blk.{i}.{part}.{kind}");
             let weight = source.tensor(&name("weight"), &[outputs, inputs])?;
             let bias = source.tensor(&name("bias"), &[outputs])?;
-            Ok::<_, Error>(Projection { weight, bias: Some(bias), low_rank: None })
+            Ok::<_, Error>(Projection { weight, bias: Some(bias), low_rank: None, is_divided: false })
         };
         let norm = |part: &str| LayerNorm::load(source, &format!("blk.{i}.{part}"), width);
         Ok(Self {
