@@ -69,7 +69,11 @@ pub struct GroupProgram<D: Driver>(Vec<Part<D>>);
 enum Part<D: Driver> {
     /// A program of each device.
     Launches(Vec<D::Program>),
-    Sum { from: Region<GroupMemory<D>>, to: Region<GroupMemory<D>>, count: usize },
+    Sum {
+        from: Region<GroupMemory<D>>,
+        to: Region<GroupMemory<D>>,
+        count: usize,
+    },
 }
 
 impl<D: Driver> Clone for Group<D> {
@@ -314,7 +318,9 @@ impl<D: Driver> Driver for Group<D> {
         let memories = (0..self.0.devices.len()).map(of).collect::<Result<Vec<_>>>()?;
         let bind = |launches: Vec<D::Step>| {
             let each = self.0.devices.iter().zip(&memories);
-            Ok(Part::Launches(each.map(|(device, memory)| device.bind(launches.clone(), memory)).collect::<Result<_>>()?))
+            Ok(Part::Launches(
+                each.map(|(device, memory)| device.bind(launches.clone(), memory)).collect::<Result<_>>()?,
+            ))
         };
         let (mut parts, mut launches) = (Vec::new(), Vec::new());
         for step in steps {

@@ -151,7 +151,8 @@ impl<'a, D: Driver> Lowering<'a, D> {
         steps: &mut Vec<E::Step>,
         lower: impl FnOnce(&mut Lowering<'_, E>) -> Result<T>,
     ) -> Result<T> {
-        let mut inner = Lowering { target, steps, scratch: &mut *self.scratch, used: self.used, faults: &mut *self.faults };
+        let mut inner =
+            Lowering { target, steps, scratch: &mut *self.scratch, used: self.used, faults: &mut *self.faults };
         let lowered = lower(&mut inner);
         self.used = inner.used;
         lowered

@@ -41,7 +41,8 @@ fn two_split_products_give_what_the_whole_ones_give() {
     let whole = {
         let device = support::device();
         let mut batch = Batch::new(device);
-        let [x, w, v] = [(&x, [m, k]), (&w, [k, n]), (&v, [n, out])].map(|(data, dims)| batch.upload(data, &dims).unwrap());
+        let [x, w, v] =
+            [(&x, [m, k]), (&w, [k, n]), (&v, [n, out])].map(|(data, dims)| batch.upload(data, &dims).unwrap());
         let h = batch.matmul(x, w).unwrap();
         let y = batch.matmul(h, v).unwrap();
         batch.execute(&[y]).unwrap();
@@ -110,7 +111,10 @@ fn states_stay_alike_and_views_are_those_of_every_device() {
 
     let x = upload(&group, &numbers(16), &[4, 4]);
     let cut = x.slice(1..3).unwrap();
-    assert_eq!(group_run(&group, &AllReduce.into(), &[&cut]), numbers(16)[4..12].iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+    assert_eq!(
+        group_run(&group, &AllReduce.into(), &[&cut]),
+        numbers(16)[4..12].iter().map(|x| 2.0 * x).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -212,7 +216,8 @@ fn memory_is_taken_on_every_device_and_given_back() {
 #[test]
 fn groups_are_opened_by_choices_and_named_after_their_devices() {
     let choice = |name: &str| HostChoice { name: name.to_owned(), ..HostChoice::default() };
-    let opened = block_on(Devices::open_device(&vec![choice("a"), choice("b")], &HostOptions::default(), Waiting::Here));
+    let opened =
+        block_on(Devices::open_device(&vec![choice("a"), choice("b")], &HostOptions::default(), Waiting::Here));
     assert_eq!(opened.unwrap().label(), "a + b");
     let missing = HostChoice { missing: true, ..choice("b") };
     let opened = block_on(Devices::open_device(&vec![choice("a"), missing], &HostOptions::default(), Waiting::Here));
@@ -246,7 +251,10 @@ fn operations_conform_on_a_group() {
             let tensors = inputs.iter().map(|input| block_on(Tensor::upload(&group, input)));
             let tensors = tensors.collect::<kiln_ir::Result<Vec<_>>>()?;
             let tensors: Vec<_> = tensors.iter().collect();
-            block_on(kiln_device::bodies::run(&group, op, &tensors, Waiting::Here))?.iter().map(Tensor::read).collect::<kiln_ir::Result<Vec<Buffer>>>()
+            block_on(kiln_device::bodies::run(&group, op, &tensors, Waiting::Here))?
+                .iter()
+                .map(Tensor::read)
+                .collect::<kiln_ir::Result<Vec<Buffer>>>()
         };
         kiln_ir::op::reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
     }

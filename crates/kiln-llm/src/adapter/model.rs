@@ -16,7 +16,8 @@ pub struct AdaptedModel<'m> {
 impl<'m> AdaptedModel<'m> {
     pub(crate) fn new(model: &'m Model<'m>, adapters: &[Adapter]) -> Result<Self> {
         if model.devices > 1 {
-            let reason = format!("adapters of a model that is divided over {} devices are not supported", model.devices);
+            let reason =
+                format!("adapters of a model that is divided over {} devices are not supported", model.devices);
             return Err(Error::model("adapters", reason));
         }
         Ok(Self { model, set: Arc::new(AdapterSet::new(&model.config, &model.weights, adapters)?) })

@@ -88,7 +88,9 @@ impl<'m> Planner<'m, '_> {
             && layers < count
         {
             let devices = self.model.devices;
-            return wrong(format!("the model is divided over {devices} devices, so all {count} layers run there, not {layers}"));
+            return wrong(format!(
+                "the model is divided over {devices} devices, so all {count} layers run there, not {layers}"
+            ));
         }
         let forced = self.model.engine.router().forced();
         let (seconds, cpu) = (&self.seconds, self.cpu);

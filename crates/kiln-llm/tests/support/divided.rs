@@ -4,7 +4,7 @@ use kiln::{DType, Engine};
 use kiln_llm::{Adapter, DeviceLayers, Error, Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
 
 use super::placed::{close, given, load};
-use super::random_model::{GEMMA2, Kind, LLAMA, MIXTRAL, OLMO2, PHI3, QWEN2, QWEN3_MOE, VOCABULARY};
+use super::random_model::{GEMMA2, Kind, LLAMA, MIXTRAL, OLMO2, PHI3, QWEN2, QWEN3_MOE, RandomModel, VOCABULARY};
 
 fn options() -> SessionOptions {
     SessionOptions { context: Some(300), cache: DType::F32 }
@@ -55,7 +55,7 @@ pub(crate) fn what_cannot_be_divided_is_refused(group: &Engine) {
         Err(Error::Model { reason, .. }) => assert!(reason.contains(what), "{reason}"),
         other => panic!("{other:?}"),
     };
-    let path = super::random_model::RandomModel::new(OLMO2).save("divided-olmo2");
+    let path = RandomModel::new(OLMO2).save("divided-olmo2");
     refused(Model::load(group, &path), "norms of all heads");
     std::fs::remove_file(path).unwrap();
     let model = load(group, LLAMA, DeviceLayers::Last(1));

@@ -210,6 +210,29 @@ pub(crate) const GEMMA3: Kind = Kind {
     ..GEMMA2
 };
 
+/// Like OLMo 3: scaled in the fourth layer, which has no window.
+pub(crate) const OLMO2: Kind = Kind {
+    name: "olmo2",
+    layers: 5,
+    head: 16,
+    rotated: 16,
+    interleaved: false,
+    norms_before: false,
+    norms_after: true,
+    qk_norms: QkNorms::Row,
+    scaling: Scaling::Yarn(8.0, 32.0, 1.0, 2048.0),
+    magnitude: 1.207_944_154_167_983_6,
+    window: Some(4),
+    windowed: |i| i != 3,
+    local_theta: Some(10_000.0),
+    keys: &[
+        ("rope.scaling.type", Key::Text("yarn")),
+        ("rope.scaling.factor", Key::Number(8.0)),
+        ("rope.scaling.original_context_length", Key::Count(2048)),
+    ],
+    ..LLAMA
+};
+
 /// Fused projections, four of six elements rotated by long factors.
 pub(crate) const PHI3: Kind = Kind {
     name: "phi3",
@@ -263,28 +286,7 @@ pub(crate) const KINDS: [Kind; 22] = [
     // Positions only through the mask.
     Kind { name: "granite", rotates: |_| false, keys: &[("rope.scaling.finetuned", Key::Truth(false))], ..LLAMA },
     Kind { name: "smollm3", layers: 5, tied: true, rotates: |i| i != 3, ..LLAMA },
-    // Like OLMo 3: scaled in the fourth layer, which has no window.
-    Kind {
-        name: "olmo2",
-        layers: 5,
-        head: 16,
-        rotated: 16,
-        interleaved: false,
-        norms_before: false,
-        norms_after: true,
-        qk_norms: QkNorms::Row,
-        scaling: Scaling::Yarn(8.0, 32.0, 1.0, 2048.0),
-        magnitude: 1.207_944_154_167_983_6,
-        window: Some(4),
-        windowed: |i| i != 3,
-        local_theta: Some(10_000.0),
-        keys: &[
-            ("rope.scaling.type", Key::Text("yarn")),
-            ("rope.scaling.factor", Key::Number(8.0)),
-            ("rope.scaling.original_context_length", Key::Count(2048)),
-        ],
-        ..LLAMA
-    },
+    OLMO2,
     // Like Mistral 7B.
     Kind { window: Some(4), ..LLAMA },
     // Scaling without a type, as in files of 2023.

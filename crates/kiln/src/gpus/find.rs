@@ -102,7 +102,8 @@ pub(super) mod cuda {
     /// missing.
     pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
-        let ordinals = parts.and_then(|(ordinals, _)| ordinals.split(" + ").map(|ordinal| ordinal.parse().ok()).collect());
+        let ordinals =
+            parts.and_then(|(ordinals, _)| ordinals.split(" + ").map(|ordinal| ordinal.parse().ok()).collect());
         let ordinals: Vec<u32> = ordinals.unwrap_or_else(|| vec![u32::MAX]);
         let options = DeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };

@@ -41,7 +41,10 @@ impl Operation for AllReduce {
     }
 
     fn contract(&self) -> Contract {
-        Contract { special: "on one device every bit is kept; in a group IEEE 754 sums in the order of the devices", ..CONTRACT }
+        Contract {
+            special: "on one device every bit is kept; in a group IEEE 754 sums in the order of the devices",
+            ..CONTRACT
+        }
     }
 
     #[cfg(feature = "reference")]
