@@ -2,6 +2,7 @@
 
 use kiln_device::Location;
 use kiln_ir::Result;
+use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::attention::{
     Attention, CausalSight, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
 };
@@ -111,6 +112,7 @@ impl Kernel for Code {
     }
 }
 codes!(
+    AllReduce,
     Arithmetic,
     Attention,
     Cast,
@@ -217,7 +219,7 @@ fn prepare_once(steps: &mut Vec<Dispatch>, begins: &[usize]) {
 }
 
 /// Replaces the launches of a round by one, if each operation has one launch, all run the same kernel, and none uses
-/// scratch memory, which the operations of a round share.
+/// scratch memory, which the operations of a round share. Sums over devices share the slots of the exchange regions.
 pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
     prepare_once(steps, begins);
     let Some(&begin) = begins.first() else { return Ok(()) };
@@ -230,6 +232,7 @@ pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usi
     let kernel = first.code.kernel();
     let joins = begins.iter().copied().eq(begin..steps.len())
         && round.iter().all(|step| step.code == first.code && is_own(step))
+        && !matches!(first.code, Code::AllReduce(_))
         && (total <= FEW_BLOCKS || kernel.blocks_at_once(hardware.multiprocessors).is_some());
     if !joins {
         return Ok(());
@@ -329,6 +332,14 @@ mod tests {
             join(&hardware, &mut steps, &[0, 1]).unwrap();
             assert_eq!(steps.len(), 2, "{blocks} {at:?}");
         }
+        let sum = AllReduce::new(2, 64).unwrap();
+        let of = |x: usize| {
+            let buffers = [x, x + 1].into_iter().chain(4..7).map(Location::Slot);
+            Dispatch { code: sum.into(), launch: sum.launch(64, 132).unwrap(), buffers: buffers.collect() }
+        };
+        let mut steps = vec![of(0), of(2)];
+        join(&hardware, &mut steps, &[0, 1]).unwrap();
+        assert_eq!(steps.len(), 2, "sums over devices");
     }
 
     #[test]

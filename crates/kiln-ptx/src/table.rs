@@ -140,6 +140,14 @@ macro_rules! instruction_table {
             BarSync bar_sync(barrier: T) -> () { 6.0 Sm70: u32 "bar.sync" }
             }
             {
+            /// The word at `from`, which another device may have written: if it was stored by [`Builder::st_release_sys`], this
+            /// thread then sees everything that happened before that store.
+            LdAcquireSys ld_acquire_sys(from: GlobalAt) -> T { 6.0 Sm70: u32 "ld.acquire.sys.global.u32" }
+            /// Stores a word for another device, which sees everything that happened before in this thread, and in threads that
+            /// it has waited for, once it has loaded the word by [`Builder::ld_acquire_sys`].
+            StReleaseSys st_release_sys(to: GlobalAt, value: T) -> () { 6.0 Sm70: u32 "st.release.sys.global.u32" }
+            /// Aborts the launch: the device is lost.
+            Trap trap() -> () { 6.0 Sm70: u32 "trap" }
             /// As `f32`, exactly.
             CvtF32 cvt_f32(a: T) -> f32 { 6.0 Sm70: F16 "cvt.f32.f16"; 7.1 Sm80: Bf16 "cvt.f32.bf16" }
             /// `2ᵃ` within two units in the last place; subnormal numbers count as zeros, before and after.

@@ -105,6 +105,11 @@ impl Context {
         &self.name
     }
 
+    /// The device, whose number is its ordinal.
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+
     /// The function that creates tensor maps, if the driver has it.
     pub(super) fn encode_tiled(&self) -> Option<EncodeTiled> {
         self.driver.encode_tiled

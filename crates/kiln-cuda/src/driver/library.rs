@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUjit_option, CUjitInputType, CUlaunchConfig, CUlinkState, CUmodule, CUstream, CUstreamCaptureMode,
-    CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
-    CUtensorMapSwizzle,
+    CUgraphExec, CUjit_option, CUjitInputType, CUlaunchConfig, CUlinkState, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUstream,
+    CUstreamCaptureMode, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+    CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 use kiln_ir::Error;
 
@@ -130,6 +131,7 @@ functions! {
     cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
     cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: CUdevice);
+    cuDeviceCanAccessPeer(reaches: *mut c_int, device: CUdevice, other: CUdevice);
     cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
     cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     cuDevicePrimaryCtxRelease_v2(device: CUdevice);
@@ -137,6 +139,22 @@ functions! {
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize);
     cuMemFree_v2(pointer: CUdeviceptr);
+    cuMemGetAllocationGranularity(
+        granularity: *mut usize, properties: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags
+    );
+    cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong
+    );
+    cuMemRelease(handle: CUmemGenericAllocationHandle);
+    cuMemAddressReserve(
+        pointer: *mut CUdeviceptr, bytes: usize, alignment: usize, wanted: CUdeviceptr, flags: c_ulonglong
+    );
+    cuMemAddressFree(pointer: CUdeviceptr, bytes: usize);
+    cuMemMap(
+        pointer: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong
+    );
+    cuMemUnmap(pointer: CUdeviceptr, bytes: usize);
+    cuMemSetAccess(pointer: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
     cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemHostGetDevicePointer_v2(pointer: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
     cuMemFreeHost(pointer: *mut c_void);

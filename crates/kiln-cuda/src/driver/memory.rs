@@ -8,22 +8,35 @@ use cudarc::driver::sys::CUdeviceptr;
 use kiln_ir::{Error, Result};
 
 use super::Context;
+use super::exchange::Mapping;
 
 /// Memory of a device. What it holds at first is anything.
 ///
 /// Whatever reads or writes it runs on the one stream of its context, in the order in which it was asked for. So it can be
-/// used anew while work that uses it is still to come.
+/// used anew while work that uses it is still to come. Memory that is mapped for several devices is used by the streams of all.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,
     pointer: CUdeviceptr,
     bytes: u64,
+    origin: Origin,
+}
+
+/// Where device memory comes from, which decides how it is given back.
+#[derive(Debug)]
+enum Origin {
+    /// An allocation for the device alone.
+    Allocated,
+    /// A mapping for several devices, which unmaps itself.
+    Mapped(Mapping),
 }
 
 /// A range of bytes in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span<'a> {
     context: &'a Arc<Context>,
+    /// The contexts of all devices for which it is mapped, if it is mapped for several.
+    users: &'a [Arc<Context>],
     address: CUdeviceptr,
     bytes: u64,
 }
@@ -40,20 +53,35 @@ impl DeviceMemory {
         // SAFETY: it writes one address, to a valid place.
         let taken = context.run("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out() } else { error })?;
-        Ok(Self { context: context.clone(), pointer, bytes })
+        Ok(Self { context: context.clone(), pointer, bytes, origin: Origin::Allocated })
+    }
+
+    /// The first bytes of a mapping, which has at least as many.
+    pub(super) fn mapped(mapping: Mapping, bytes: u64) -> Self {
+        let (context, pointer) = (mapping.context().clone(), mapping.address());
+        Self { context, pointer, bytes, origin: Origin::Mapped(mapping) }
     }
 
     /// A part of it; `None` if it is not inside.
     pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<Span<'_>> {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        fits.then_some(Span { context: &self.context, address: self.pointer + offset, bytes })
+        let users = match &self.origin {
+            Origin::Allocated => &[],
+            Origin::Mapped(mapping) => mapping.users(),
+        };
+        fits.then_some(Span { context: &self.context, users, address: self.pointer + offset, bytes })
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: the address came from the driver and is freed once; the driver waits for work that uses it.
-        self.context.give_back("giving memory back", |call| unsafe { (call.cuMemFree_v2)(self.pointer) });
+        match self.origin {
+            Origin::Allocated => {
+                // SAFETY: the address came from the driver and is freed once; the driver waits for work that uses it.
+                self.context.give_back("giving memory back", |call| unsafe { (call.cuMemFree_v2)(self.pointer) });
+            }
+            Origin::Mapped(_) => {}
+        }
     }
 }
 
@@ -68,8 +96,14 @@ impl Span<'_> {
         self.bytes
     }
 
+    /// Whether it is memory of this context.
     pub(super) fn is_of(&self, context: &Context) -> bool {
         std::ptr::eq(&**self.context, context)
+    }
+
+    /// Whether kernels of this context may access it: it is of this context, or mapped for it.
+    pub(super) fn is_open_to(&self, context: &Context) -> bool {
+        self.is_of(context) || self.users.iter().any(|user| std::ptr::eq(&**user, context))
     }
 
     /// Sets every byte to a value.
@@ -136,7 +170,7 @@ impl PinnedMemory {
 
     /// All of it, for kernels to access.
     pub(crate) fn span(&self) -> Span<'_> {
-        Span { context: &self.context, address: self.seen_at, bytes: self.bytes as u64 }
+        Span { context: &self.context, users: &[], address: self.seen_at, bytes: self.bytes as u64 }
     }
 
     /// Copies bytes in, padded with zeros to `all`. The device must not read them at the same time: earlier reads have

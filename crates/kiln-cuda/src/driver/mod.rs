@@ -6,6 +6,7 @@
 
 mod context;
 mod event;
+pub(crate) mod exchange;
 mod graph;
 mod library;
 mod memory;

@@ -265,8 +265,8 @@ impl Function {
     /// Submits a launch after all earlier work. Omits a launch without blocks.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the arguments do not match the kernel's parameters, or a buffer is on another device or
-    /// misaligned; [`Error::DeviceLost`].
+    /// [`Error::Driver`] if the arguments do not match the kernel's parameters, or a buffer is misaligned or on another
+    /// device and not mapped for this one; [`Error::DeviceLost`].
     pub(crate) fn launch(&self, launch: &Launch, buffers: &[Span<'_>], begins: Begins) -> Result<()> {
         self.launch_on(self.module.context.stream(), launch, buffers, begins)
     }
@@ -293,7 +293,7 @@ impl Function {
         }
         let find = |number: usize| {
             let buffer = buffers.get(number).ok_or_else(|| refused(format!("no buffer {number} is given")))?;
-            if !buffer.is_of(context) || !buffer.address().is_multiple_of(16) {
+            if !buffer.is_open_to(context) || !buffer.address().is_multiple_of(16) {
                 return Err(refused(format!("buffer {number} is of another device or begins within a vector")));
             }
             Ok(buffer)
@@ -339,7 +339,8 @@ impl Function {
         // SAFETY: the arguments have the number and types of the kernel's parameters, and the call copies them. Kernels
         // guard every access by the extents that they receive, which come from checked shapes, and the memory at the
         // addresses was allocated for these shapes. It is held as long as the launch can run, or reused only by later
-        // work on the same stream; host memory is held until the launch has been waited for.
+        // work on the same stream; host memory is held until the launch has been waited for, and memory that is mapped
+        // for several devices waits for all of them when it is dropped.
         context.run(&self.launching, |call| unsafe {
             (call.cuLaunchKernel)(
                 function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments, nothing,

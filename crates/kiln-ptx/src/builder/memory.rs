@@ -139,6 +139,13 @@ impl<'k, T> Pointer<'k, SharedCluster, T> {
     }
 }
 
+impl<'k, T> Pointer<'k, Global, T> {
+    /// The address as a number.
+    pub fn address(self) -> Value<'k, u64> {
+        if self.offset == 0 { self.base } else { self.base + self.offset as i64 as u64 }
+    }
+}
+
 impl<T: Scalar> Pointer<'_, Global, T> {
     /// `index` elements further, where 32 bits do not count so far.
     pub fn index_wide(self, index: impl Operand<u64>) -> Self {
@@ -215,13 +222,14 @@ impl Builder {
     fn load_vector<'k, S: Space, T: Scalar, const N: usize>(
         &'k self,
         guard: Option<Value<'k, bool>>,
+        access: &'static str,
         to: [Value<'k, T>; N],
         from: Pointer<'k, S, T>,
     ) where
         Lanes<N>: VectorWidth,
     {
         self.line(|line| {
-            head::<S, T>(line, guard, "ld.", Lanes::<N>::SUFFIX);
+            head::<S, T>(line, guard, access, Lanes::<N>::SUFFIX);
             list(line, &to);
             line.put(", ");
             from.address_in(line);
@@ -286,7 +294,7 @@ impl Builder {
         Lanes<N>: VectorWidth,
     {
         let values = std::array::from_fn(|_| self.fresh());
-        self.load_vector(None, values, from);
+        self.load_vector(None, "ld.", values, from);
         values
     }
 
@@ -301,7 +309,23 @@ impl Builder {
         Lanes<N>: VectorWidth,
     {
         let values = std::array::from_fn(|_| self.constant(otherwise));
-        self.load_vector(Some(p), values, from);
+        self.load_vector(Some(p), "ld.", values, from);
+        values
+    }
+
+    /// The `N` elements from `from` on where `p`, else `otherwise`, and nothing is read; elements that other devices store are
+    /// never those of an older state of a cache.
+    pub fn ld_relaxed_sys_v_if<'k, T: Scalar, const N: usize>(
+        &'k self,
+        p: Value<'k, bool>,
+        from: Pointer<'k, Global, T>,
+        otherwise: [Value<'k, T>; N],
+    ) -> [Value<'k, T>; N]
+    where
+        Lanes<N>: VectorWidth,
+    {
+        let values = otherwise.map(|value| self.constant(value));
+        self.load_vector(Some(p), "ld.relaxed.sys.", values, from);
         values
     }
 
@@ -333,6 +357,16 @@ impl Builder {
         Lanes<N>: VectorWidth,
     {
         self.store_vector(Some(p), to, values);
+    }
+
+    /// `a` if `c`, else `b`.
+    pub fn select<'k, T>(
+        &'k self,
+        a: Pointer<'k, Global, T>,
+        b: Pointer<'k, Global, T>,
+        c: Value<'k, bool>,
+    ) -> Pointer<'k, Global, T> {
+        Pointer::new(self.selp(a.address(), b.address(), c))
     }
 
     /// Makes the element at `to` the lesser of what it is and a value, whatever other threads do to it at the same time.

@@ -235,6 +235,17 @@ impl Builder {
         value
     }
 
+    /// Nanoseconds of a clock that counts on while kernels run, by steps of a microsecond or more: `mov.u64 d, %globaltimer`.
+    pub fn globaltimer(&self) -> Value<'_, u64> {
+        let value = self.fresh::<u64>();
+        self.line(|line| {
+            line.put("\tmov.u64 ");
+            value.write(line);
+            line.put(", %globaltimer;\n");
+        });
+        value
+    }
+
     /// Asks for registers to be given out so that a multiprocessor holds this many blocks at once, and no more
     /// sparingly than that takes.
     pub fn resident_blocks(&self, blocks: u32) {

@@ -1,5 +1,6 @@
 //! The kernels: what each computes, over any shape, and how it is launched.
 
+pub mod all_reduce;
 pub mod attention;
 pub mod cast;
 pub mod channels;

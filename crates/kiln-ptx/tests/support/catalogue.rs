@@ -3,6 +3,7 @@
 use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction, Rope as RopeOp};
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
+use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::attention::{
     Attention, CausalSight, FlashAttention, FlashTile, ScanAttention, ScanCombine, WarpGroupAttention, plan,
 };
@@ -106,6 +107,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Compare::all().into_iter().map(|compare| Box::new(compare) as _));
     kernels.push(Box::new(Select));
     kernels.extend(Arithmetic::all().into_iter().map(|arithmetic| Box::new(arithmetic) as _));
+    kernels.extend(AllReduce::all().into_iter().map(|sum| Box::new(sum) as _));
     kernels.extend(Cumsum::all().into_iter().map(|cumsum| Box::new(cumsum) as _));
     kernels.extend(Cast::all().into_iter().map(|cast| Box::new(cast) as _));
     kernels.push(Box::new(TopK));

@@ -11,11 +11,15 @@
 //! that may not have begun, or may have ended, and, in kernels that wait for the launches in front of them, a buffer that is
 //! touched before, unless the kernel says that it is read early.
 //!
+//! A launch on several devices runs on all of them in turns, which end where a thread polls what another device may store. Each poll
+//! takes ten milliseconds. All memory is the same for all devices at all times.
+//!
 //! A barrier in shared memory orders more here than it does: all threads of the cluster wait at it together.
 
 mod cluster;
 mod copies;
 mod functions;
+mod group;
 mod parse;
 mod warp;
 
@@ -109,6 +113,11 @@ enum Action {
         to: Vec<usize>,
         from: Address,
     },
+    /// Loads a word that another device may store, in the thread's next turn.
+    Poll {
+        to: usize,
+        from: Address,
+    },
     Store {
         space: Space,
         bytes: usize,
@@ -166,6 +175,7 @@ enum Action {
         of_cluster: bool,
     },
     WaitForLaunches,
+    Trap,
     Return,
 }
 
@@ -206,6 +216,9 @@ struct Thread {
     outside: Outside,
     /// Whether launches in front may still run.
     beside_others: bool,
+    /// Whether its turn has ended at a poll, and how many it has made.
+    polls: bool,
+    polled: u64,
 }
 
 fn special(name: &str) -> Option<fn(&Thread) -> u64> {
@@ -217,7 +230,9 @@ fn special(name: &str) -> Option<fn(&Thread) -> u64> {
         "%ctaid.z" => |thread| thread.block[2].into(),
         "%nctaid.x" => |thread| thread.grid[0].into(),
         "%nctaid.y" => |thread| thread.grid[1].into(),
+        "%nctaid.z" => |thread| thread.grid[2].into(),
         "%cluster_ctarank" => |thread| thread.rank.into(),
+        "%globaltimer" => |thread| thread.polled * 10_000_000,
         "smem" => |_| 0,
         _ => return None,
     })
@@ -311,6 +326,8 @@ impl<'p> Block<'p> {
             unfenced: Unfenced::default(),
             outside: Outside::default(),
             beside_others: program.waits,
+            polls: false,
+            polled: 0,
         });
         Self {
             program,
@@ -334,6 +351,7 @@ impl<'p> Block<'p> {
             thread.unfenced = Unfenced::default();
             thread.met = 0;
             thread.beside_others = self.program.waits;
+            (thread.polls, thread.polled) = (false, 0);
             thread.written.fill(false);
         }
         self.written.fill(false);
@@ -367,6 +385,9 @@ impl<'p> Block<'p> {
                     self.together(lanes.clone(), at)
                         .map_err(|why| format!("the warp of thread {warp}: {line}: {why}"))?;
                 }
+            }
+            if self.threads.iter().any(|thread| thread.polls) {
+                return Ok(false);
             }
             let ended = self.threads.iter().filter(|thread| thread.ended).count();
             if ended == self.threads.len() {
@@ -437,6 +458,7 @@ impl<'p> Block<'p> {
                 thread.outside.write_counted(to, &value[..*bytes], barrier)?;
             }
             Action::WaitForLaunches => thread.beside_others = false,
+            Action::Trap => return Err("it gives up".into()),
             Action::Return => {
                 thread.after_others(false)?;
                 thread.copies.none()?;
@@ -485,6 +507,17 @@ impl<'p> Block<'p> {
                     }
                     self.threads[i].write(to, u64::from_le_bytes(value));
                 }
+            }
+            Action::Poll { to, from } => {
+                let address = thread.address(*from, 4)?;
+                thread.after_others(false)?;
+                thread.polls = !thread.polls;
+                if thread.polls {
+                    return Ok(false);
+                }
+                thread.polled += 1;
+                let word = memory.at(address, 4)?.try_into().map_or(0, u32::from_le_bytes);
+                thread.write(*to, word.into());
             }
             Action::Least { to, from } => {
                 let (address, value) = (thread.address(*to, 8)?, thread.read(*from)?);

@@ -45,7 +45,35 @@ impl Device {
         self.memory.buffer(self.addresses[buffer])
     }
 
+    /// Runs a launch on the devices of a group, each with its own buffers, which all are in this memory. `choice` decides which of so
+    /// many devices is the next to run up to where it polls.
+    #[allow(dead_code)]
+    pub(crate) fn run_group(
+        &mut self,
+        kernel: &dyn Kernel,
+        launch: &Launch,
+        buffers: &[Vec<usize>],
+        choice: impl FnMut(usize) -> usize,
+    ) -> Result<(), String> {
+        let written = kernel.build_for(Target::Sm90);
+        assert!(launch.fits(&written), "{:?} for {:?}", launch.arguments, written.parameters());
+        let of = |buffers: &Vec<usize>| {
+            let bits = |argument: &Argument| match *argument {
+                Argument::Buffer(number) => self.addresses[buffers[number]],
+                Argument::U32(value) => value.into(),
+                _ => panic!("{argument:?}"),
+            };
+            launch.arguments.iter().map(bits).collect()
+        };
+        let arguments: Vec<Vec<u64>> = buffers.iter().map(of).collect();
+        self.memory.early.clear();
+        let program = Program::parse(written.text(), written.shared_bytes());
+        let run = program.run_group(launch.grid[0], &arguments, &mut self.memory, choice);
+        run.map_err(|why| format!("{}: {why}", kernel.name()))
+    }
+
     /// Runs a launch; `buffers` are those that it counts.
+    #[allow(dead_code)]
     pub(crate) fn run(&mut self, kernel: &dyn Kernel, launch: &Launch, buffers: &[usize]) -> Result<(), String> {
         let written = kernel.build();
         assert!(launch.fits(&written), "{:?} for {:?}", launch.arguments, written.parameters());

@@ -40,7 +40,7 @@ pub(super) fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         x.into() as u32 as u64
     }
     Some(match name {
-        "mov.b32" | "mov.b64" | "mov.f32" | "mov.f64" | "mov.u32" | "mov.pred" | "cvta.to.global.u64"
+        "mov.b32" | "mov.b64" | "mov.f32" | "mov.f64" | "mov.u32" | "mov.u64" | "mov.pred" | "cvta.to.global.u64"
         | "cvt.u64.u32" => |x| x[0],
         "add.rn.f32" => |x| of(f(x[0]) + f(x[1])),
         "sub.rn.f32" => |x| of(f(x[0]) - f(x[1])),

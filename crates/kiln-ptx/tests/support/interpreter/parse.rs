@@ -117,6 +117,7 @@ impl Program {
                 let parts = operands(rest);
                 let action = match name.split('.').next().unwrap() {
                     "ret" => Action::Return,
+                    "trap" => Action::Trap,
                     "bra" => {
                         branches.push((program.code.len(), parts[0]));
                         Action::Branch(0)
@@ -179,6 +180,9 @@ impl Program {
                     "ld" if name.starts_with("ld.param") => {
                         let index = parameters.iter().position(|p| *p == parts[1].trim_matches(['[', ']'])).unwrap();
                         Action::Parameter { to: registers.number(parts[0]), index }
+                    }
+                    "ld" if name == "ld.acquire.sys.global.u32" => {
+                        Action::Poll { to: registers.number(parts[0]), from: registers.address(parts[1]) }
                     }
                     "ld" => Action::Load {
                         space: space(name),
