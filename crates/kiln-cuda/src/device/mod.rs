@@ -18,12 +18,13 @@ use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value
 use kiln_ir::graph::{Fused, FusionLimits, NormLimits, TensorId};
 use kiln_ir::op::{Custom, Op, RmsNorm};
 use kiln_ir::{QuantFormat, Result, TensorType};
+use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::quant::WarpQuantMatmul;
 
 use self::direct::Direct;
 use self::program::Program;
-use crate::driver::{DeviceMemory, DriverProblem};
-use crate::lower::{cast, elementwise, quantized};
+use crate::driver::{DeviceMemory, DriverProblem, exchange};
+use crate::lower::{cast, elementwise, quantized, shape};
 use crate::plan::{Dispatch, Hardware};
 use crate::{Region, plan, span};
 
@@ -102,6 +103,18 @@ impl Driver for CudaDevice {
         let has_kernel = |&format: &QuantFormat| WarpQuantMatmul::new(format, norms.rows, target.target).is_some();
         let norms = norms.formats.iter().all(has_kernel).then_some(norms);
         FusionLimits { addends: true, norms, round: 4, ..FusionLimits::default() }
+    }
+
+    fn exchange(devices: &[Self]) -> Result<Vec<Region>> {
+        let contexts: Vec<_> = devices.iter().map(|device| device.inner.context.clone()).collect();
+        let bytes = AllReduce::exchange_bytes(devices.len()) as u64;
+        let memory = exchange::exchange(&contexts, bytes)?;
+        Ok(memory.into_iter().map(|memory| Region::unpooled(memory, bytes)).collect())
+    }
+
+    fn lower_all_reduce(plan: &mut Lowering<'_, Self>, devices: usize, from: Value, to: Value) -> Result<bool> {
+        shape::lower_all_reduce(plan, devices, from, to)?;
+        Ok(true)
     }
 
     fn join(target: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {

@@ -21,7 +21,6 @@ use super::{Context, DeviceMemory};
 /// # Errors
 /// [`Error::Unavailable`] where two of the devices cannot reach each other's memory, or a driver has no virtual memory;
 /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
-#[cfg_attr(not(test), expect(dead_code, reason = "groups of devices call it"))]
 pub(crate) fn exchange(contexts: &[Arc<Context>], bytes: u64) -> Result<Vec<DeviceMemory>> {
     check_reach(contexts)?;
     let mut size = usize::try_from(bytes).map_err(|_| Error::OutOfMemory { bytes: usize::MAX })?.max(1);

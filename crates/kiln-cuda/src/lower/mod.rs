@@ -14,7 +14,7 @@ mod reduce;
 mod rope;
 mod rows;
 mod scatter;
-mod shape;
+pub(crate) mod shape;
 mod sort;
 mod top_k;
 mod transpose;

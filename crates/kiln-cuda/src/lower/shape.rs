@@ -2,8 +2,8 @@
 
 use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 use kiln_ir::{Result, TensorType};
-use kiln_ptx::kernels::strided;
 use kiln_ptx::kernels::transpose::Transpose;
+use kiln_ptx::kernels::{all_reduce, strided};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
@@ -19,6 +19,16 @@ macro_rules! movements {
     };
 }
 movements!(AllReduce, BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+
+/// Sums over the devices of a group, through the memory that they exchange operands by.
+pub(crate) fn lower_all_reduce(plan: &mut Lowering<'_>, devices: usize, from: Value, to: Value) -> Result<()> {
+    let n = to.ty.shape.numel();
+    let kernel = all_reduce::AllReduce::new(devices, n)?;
+    let exchange = (0..devices).map(Location::Exchange);
+    let buffers: Vec<Location> = [from.at, to.at, Location::OwnExchange].into_iter().chain(exchange).collect();
+    plan.run(kernel, kernel.launch(n, plan.target.multiprocessors)?, &buffers);
+    Ok(())
+}
 
 /// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {
