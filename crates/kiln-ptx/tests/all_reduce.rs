@@ -44,7 +44,7 @@ impl Group {
         Self { memory, regions, random: Random(7 * devices as u64) }
     }
 
-    /// Sums of `n` random elements, in place or not, on devices of so many multiprocessors.
+    /// Sums of `n` random elements, in place or not, on devices with this number of multiprocessors.
     fn sums(&mut self, n: usize, multiprocessors: u32, in_place: bool) -> String {
         let devices = self.regions.len();
         let x: Vec<Vec<f32>> = (0..devices).map(|_| (0..n).map(|_| self.random.float()).collect()).collect();

@@ -45,8 +45,8 @@ impl Device {
         self.memory.buffer(self.addresses[buffer])
     }
 
-    /// Runs a launch on the devices of a group, each with its own buffers, which all are in this memory. `choice` decides which of so
-    /// many devices is the next to run up to where it polls.
+    /// Runs a launch on the devices of a group, each with its own buffers, which all are in this memory. `choice` decides which of the
+    /// running devices, counted, is the next to run up to where it polls.
     #[allow(dead_code)]
     pub(crate) fn run_group(
         &mut self,
