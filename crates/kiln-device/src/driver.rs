@@ -178,11 +178,17 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     }
 
     /// Adds the steps of a sum of f32 over this many devices of a [`Group`](crate::Group) to a plan, which each of them runs; `false`
-    /// where the host must add.
+    /// where the host must add. The addend, which all devices have, is added once.
     ///
     /// # Errors
     /// The errors of [`Driver::lower`].
-    fn lower_all_reduce(_plan: &mut Lowering<'_, Self>, _devices: usize, _from: Value, _to: Value) -> Result<bool> {
+    fn lower_all_reduce(
+        _plan: &mut Lowering<'_, Self>,
+        _devices: usize,
+        _from: Value,
+        _addend: Option<Value>,
+        _to: Value,
+    ) -> Result<bool> {
         Ok(false)
     }
 
@@ -251,6 +257,23 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         reads: &mut [Read<'_, Self::Memory>],
         waiting: Waiting,
     ) -> Result<()>;
+
+    /// Submits a program to each device of a group, without waiting for any of them. None of the devices may have to finish before
+    /// another has been given its work: they wait for one another. By default each program is submitted as a whole.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::run`].
+    async fn run_together(
+        devices: &[Self],
+        programs: &mut [Self::Program],
+        faults: &[Option<RegionOf<Self>>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        for ((device, program), faults) in devices.iter().zip(programs).zip(faults) {
+            device.run(program, faults.as_ref(), &mut [], waiting).await?;
+        }
+        Ok(())
+    }
 
     /// Submits a program this many times without waiting.
     ///

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{AllReduce, Custom, Op, Operation, RmsNorm};
+use kiln_ir::op::{AllReduce, Custom, Elementwise, Op, Operation, RmsNorm};
 use kiln_ir::{DType, Data, DataMut, Error, Result, TensorType};
 
 use crate::driver::{Driver, Read, RegionOf, Shared};
@@ -255,17 +255,24 @@ impl<D: Driver> Driver for Group<D> {
     }
 
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let (Op::AllReduce(AllReduce), &[from], &[to]) = (op, inputs, outputs) else {
+        let (Op::AllReduce(AllReduce), &[from, ref addend @ ..], &[to]) = (op, inputs, outputs) else {
             return for_device(plan, |plan| D::lower(op, plan, inputs, outputs));
         };
+        let addend = addend.first().copied();
         let (devices, count) = (plan.target.devices, to.ty.shape.numel());
         if from.ty.dtype != DType::F32 {
             return Err(Error::Unsupported { op: AllReduce.name(), backend: "a group of devices" });
         }
-        if count > 0 && !for_device(plan, |plan| D::lower_all_reduce(plan, devices, from, to))? {
-            plan.push(GroupStep::Sum { from: from.at, to: to.at, count });
+        if count == 0 || for_device(plan, |plan| D::lower_all_reduce(plan, devices, from, addend, to))? {
+            return Ok(());
         }
-        Ok(())
+        let Some(addend) = addend else {
+            plan.push(GroupStep::Sum { from: from.at, to: to.at, count });
+            return Ok(());
+        };
+        let sum = plan.scratch(to.ty);
+        plan.push(GroupStep::Sum { from: from.at, to: sum.at, count });
+        for_device(plan, |plan| D::lower(&Elementwise::add().into(), plan, &[sum, addend], outputs))
     }
 
     fn lower_normed(
@@ -368,27 +375,23 @@ impl<D: Driver> Driver for Group<D> {
         reads: &mut [Read<'_, GroupMemory<D>>],
         waiting: Waiting,
     ) -> Result<()> {
-        let last = program.0.len() - 1;
-        let mut faults = faults;
-        for (number, part) in program.0.iter_mut().enumerate() {
+        let mut faults = match faults {
+            Some(region) => {
+                (0..self.0.devices.len()).map(|at| of_device(region, at).map(Some)).collect::<Result<_>>()?
+            }
+            None => vec![None; self.0.devices.len()],
+        };
+        for part in &mut program.0 {
             match part {
                 Part::Launches(programs) => {
-                    // The first device is the last to submit: it may wait for what is read.
-                    for (at, (device, program)) in self.0.devices.iter().zip(programs).enumerate().rev() {
-                        let faults = faults.map(|region| of_device(region, at)).transpose()?;
-                        let mut own = if (number, at) == (last, 0) { of_first(reads)? } else { Vec::new() };
-                        device.run(program, faults.as_ref(), &mut own, waiting).await?;
-                    }
+                    D::run_together(&self.0.devices, programs, &faults, waiting).await?;
                     // Later launches add to what earlier ones report.
-                    faults = None;
+                    faults.fill(None);
                 }
                 Part::Sum { from, to, count } => self.sum(from, to, *count, waiting).await?,
             }
         }
-        match program.0.last() {
-            Some(Part::Sum { .. }) => self.read(reads, waiting).await,
-            _ => Ok(()),
-        }
+        self.read(reads, waiting).await
     }
 
     async fn repeat(&self, program: &mut GroupProgram<D>, faults: Option<&RegionOf<Self>>, times: usize) -> Result<()> {

@@ -4,6 +4,7 @@ mod support;
 
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Batch, Driver, Group, State, Tensor};
+use kiln_ir::graph::FusionLimits;
 use kiln_ir::op::{AllReduce, Matmul, Op};
 use kiln_ir::{Buffer, DType, Data, Error, Operand, Record, Shape, TensorType};
 use support::{HostChoice, HostDevice, HostOptions, numbers};
@@ -257,5 +258,21 @@ fn operations_conform_on_a_group() {
                 .collect::<kiln_ir::Result<Vec<Buffer>>>()
         };
         kiln_ir::op::reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn what_is_added_to_a_sum_is_added_once() {
+    let fusion = FusionLimits { addends: true, ..FusionLimits::default() };
+    for options in [HostOptions::default(), HostOptions { fusion, ..HostOptions::default() }] {
+        let group = group_with(3, &options);
+        let mut batch = Batch::new(group.clone());
+        let x = parts(&group, &[vec![1.0, 2.0], vec![10.0, 20.0], vec![100.0, 200.0]], &[2]).unwrap();
+        let x = batch.import(&x).unwrap();
+        let addend = batch.upload(&[0.5, 0.25], &[2]).unwrap();
+        let sum = batch.record(AllReduce, &[x]).unwrap();
+        let y = batch.add(addend, sum).unwrap();
+        batch.execute(&[y]).unwrap();
+        assert_eq!(read(&batch, y), [111.5, 222.25]);
     }
 }

@@ -112,8 +112,14 @@ impl Driver for CudaDevice {
         Ok(memory.into_iter().map(|memory| Region::unpooled(memory, bytes)).collect())
     }
 
-    fn lower_all_reduce(plan: &mut Lowering<'_, Self>, devices: usize, from: Value, to: Value) -> Result<bool> {
-        shape::lower_all_reduce(plan, devices, from, to)?;
+    fn lower_all_reduce(
+        plan: &mut Lowering<'_, Self>,
+        devices: usize,
+        from: Value,
+        addend: Option<Value>,
+        to: Value,
+    ) -> Result<bool> {
+        shape::lower_all_reduce(plan, devices, from, addend, to)?;
         Ok(true)
     }
 
@@ -172,6 +178,16 @@ impl Driver for CudaDevice {
     ) -> Result<()> {
         program.submit(faults)?;
         self.read(reads, waiting).await
+    }
+
+    async fn run_together(
+        devices: &[Self],
+        programs: &mut [Program],
+        faults: &[Option<Region>],
+        _: Waiting,
+    ) -> Result<()> {
+        debug_assert_eq!(devices.len(), programs.len());
+        Program::submit_together(programs, faults)
     }
 
     async fn repeat(&self, program: &mut Program, faults: Option<&Region>, times: usize) -> Result<()> {

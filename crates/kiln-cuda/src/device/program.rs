@@ -1,5 +1,6 @@
 //! Launches that are compiled and bound to memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kiln_device::{Bindings, KernelTime, Profile};
@@ -12,6 +13,10 @@ use crate::{CudaDevice, Region, span};
 
 /// Minimum number of launches for a graph capture.
 const CAPTURED: usize = 2;
+
+/// Launches that the programs of a group submit in turn. A queue of the driver holds about a thousand; a launch that finds it full
+/// waits, on a device that may wait for launches of another that the same thread has yet to submit.
+const TURN: usize = 128;
 
 /// A plan's launches, compiled and bound.
 #[derive(Debug)]
@@ -56,32 +61,66 @@ impl Program {
 
     /// Sets the fault words to all ones and submits the program once.
     pub(super) fn submit(&mut self, faults: Option<&Region>) -> Result<()> {
-        if let Some(words) = faults {
-            span(words, 0, words.bytes())?.fill(0xff)?;
+        self.begin(faults)?;
+        match self.graph()? {
+            Some(graph) => graph.launch()?,
+            None => self.launch(0..self.steps.len())?,
         }
-        self.launch()?;
-        self.has_run = true;
-        self.device.inner.shared.counters.submitted(1, self.steps.len());
+        self.end();
         Ok(())
     }
 
-    fn launch(&mut self) -> Result<()> {
-        if let Some(graph) = &mut self.graph {
-            return graph.launch();
+    /// Submits a program of each device of a group once, as [`Program::submit`], so that no queue is full before the others have the
+    /// launches that its device waits for.
+    pub(super) fn submit_together(programs: &mut [Self], faults: &[Option<Region>]) -> Result<()> {
+        programs.iter().zip(faults).try_for_each(|(program, faults)| program.begin(faults.as_ref()))?;
+        // All of them are captured before one runs: capturing may wait for a device.
+        let mut captured = true;
+        for program in &mut *programs {
+            captured &= program.graph()?.is_some();
         }
-        if self.has_run && self.steps.len() >= CAPTURED && self.marks.is_empty() {
+        if captured {
+            programs.iter_mut().try_for_each(|program| program.graph.as_mut().map_or(Ok(()), CapturedGraph::launch))?;
+        } else {
+            let most = programs.iter().map(|program| program.steps.len()).max().unwrap_or(0);
+            for from in (0..most).step_by(TURN) {
+                let turn = |program: &Self| {
+                    let ends = program.steps.len();
+                    program.launch(from.min(ends)..(from + TURN).min(ends))
+                };
+                programs.iter().try_for_each(turn)?;
+            }
+        }
+        programs.iter_mut().for_each(Self::end);
+        Ok(())
+    }
+
+    fn begin(&self, faults: Option<&Region>) -> Result<()> {
+        faults.map_or(Ok(()), |words| span(words, 0, words.bytes())?.fill(0xff))
+    }
+
+    fn end(&mut self) {
+        self.has_run = true;
+        self.device.inner.shared.counters.submitted(1, self.steps.len());
+    }
+
+    /// The graph of a program that runs again; `None` for one that runs launch by launch.
+    fn graph(&mut self) -> Result<Option<&mut CapturedGraph>> {
+        if self.graph.is_none() && self.has_run && self.steps.len() >= CAPTURED && self.marks.is_empty() {
             let steps = &self.steps;
-            let mut graph = CapturedGraph::new(&self.device.inner.context, |capture| {
+            let graph = CapturedGraph::new(&self.device.inner.context, |capture| {
                 steps
                     .iter()
                     .try_for_each(|step| capture.launch(&step.function, &step.launch, &step.spans()?, step.begins))
             })?;
-            graph.launch()?;
             self.graph = Some(graph);
-            return Ok(());
         }
-        let mut marks = self.marks.iter();
-        for step in &self.steps {
+        Ok(self.graph.as_mut())
+    }
+
+    fn launch(&self, steps: Range<usize>) -> Result<()> {
+        let mut marks = self.marks.get(2 * steps.start..).unwrap_or_default().iter();
+        for step in &self.steps[steps] {
             marks.next().map_or(Ok(()), Event::record)?;
             // Timed launches must not overlap.
             let begins = if self.marks.is_empty() { step.begins } else { Begins::Behind };

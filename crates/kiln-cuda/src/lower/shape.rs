@@ -1,6 +1,6 @@
 //! Operations that move elements: strided copies.
 
-use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Elementwise, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::{all_reduce, strided};
@@ -18,14 +18,32 @@ macro_rules! movements {
         })*
     };
 }
-movements!(AllReduce, BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+
+/// A device that is in no group has nothing to add but the addend of [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
+impl Lower<CudaDevice> for AllReduce {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        match inputs {
+            [_, _] => Elementwise::add().lower(plan, inputs, outputs),
+            _ => lower(plan, self, inputs, outputs[0]),
+        }
+    }
+}
 
 /// Sums over the devices of a group, through the memory that they exchange operands by.
-pub(crate) fn lower_all_reduce(plan: &mut Lowering<'_>, devices: usize, from: Value, to: Value) -> Result<()> {
+pub(crate) fn lower_all_reduce(
+    plan: &mut Lowering<'_>,
+    devices: usize,
+    from: Value,
+    addend: Option<Value>,
+    to: Value,
+) -> Result<()> {
     let n = to.ty.shape.numel();
-    let kernel = all_reduce::AllReduce::new(devices, n)?;
+    let kernel = all_reduce::AllReduce::new(devices, n)?.adding(addend.is_some());
     let exchange = (0..devices).map(Location::Exchange);
-    let buffers: Vec<Location> = [from.at, to.at, Location::OwnExchange].into_iter().chain(exchange).collect();
+    let own = [to.at, Location::OwnExchange].into_iter().chain(exchange);
+    let buffers: Vec<Location> =
+        [Some(from.at), addend.map(|addend| addend.at)].into_iter().flatten().chain(own).collect();
     plan.run(kernel, kernel.launch(n, plan.target.multiprocessors)?, &buffers);
     Ok(())
 }

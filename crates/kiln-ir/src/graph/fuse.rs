@@ -152,11 +152,13 @@ impl Norms {
     }
 }
 
-/// The operand that a sum adds to a product with quantised weights, both of f32 and the same extents; `None` if this is
-/// another kind of sum.
+/// The operand that a sum adds to a product with quantised weights, or to a sum over devices, both of f32 and the same extents;
+/// `None` if this is another kind of sum.
 pub(super) fn addend(graph: &Graph, simplified: &Simplified, product: usize, sum: usize) -> Option<TensorId> {
     let [product, sum] = [product, sum].map(|node| &graph.nodes[node]);
-    let (Op::QuantMatmul(_), [of_product], [a, b]) = (product.op, &product.outputs[..], &sum.inputs[..]) else {
+    let (Op::QuantMatmul(_) | Op::AllReduce(_), [of_product], [a, b]) =
+        (product.op, &product.outputs[..], &sum.inputs[..])
+    else {
         return None;
     };
     let [a, b] = [a, b].map(|id| simplified.same_as[id.index()]);

@@ -153,7 +153,9 @@ impl Graph {
 mod tests {
     use super::*;
     use crate::graph::{Location, NormLimits, Source};
-    use crate::op::{Elementwise, Matmul, Permute, QuantMatmul, Reduce, Reduction, Reshape, Slice, Softmax, WriteRows};
+    use crate::op::{
+        AllReduce, Elementwise, Matmul, Permute, QuantMatmul, Reduce, Reduction, Reshape, Slice, Softmax, WriteRows,
+    };
     use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -346,6 +348,12 @@ mod tests {
             schedule.steps.iter().map(|step| (step.inputs(), step.outputs().collect::<Vec<_>>())).collect();
         assert_eq!(steps, [(&[x, w, x][..], vec![sum]), (&[sum, w, sum][..], vec![out])]);
         assert_eq!(g.schedule(&[out], FusionLimits::default()).unwrap().steps.len(), 4);
+        // A sum over devices takes an addend, too; then the product before it takes none.
+        let over_devices = push(&mut g, AllReduce, &[product]);
+        let residual = push(&mut g, Elementwise::add(), &[x, over_devices]);
+        let schedule = g.schedule(&[residual], limits).unwrap();
+        let steps: Vec<_> = schedule.steps.iter().map(Step::inputs).collect();
+        assert_eq!(steps, [&[x, w][..], &[product, x]]);
         // No fusion if the product itself is wanted or read elsewhere, is added to itself, or has other extents than
         // the addend.
         assert_eq!(g.schedule(&[out, product], limits).unwrap().steps.len(), 3);

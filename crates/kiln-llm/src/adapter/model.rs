@@ -15,7 +15,7 @@ pub struct AdaptedModel<'m> {
 
 impl<'m> AdaptedModel<'m> {
     pub(crate) fn new(model: &'m Model<'m>, adapters: &[Adapter]) -> Result<Self> {
-        if model.devices > 1 {
+        if model.devices > 1 && !adapters.is_empty() {
             let reason =
                 format!("adapters of a model that is divided over {} devices are not supported", model.devices);
             return Err(Error::model("adapters", reason));
