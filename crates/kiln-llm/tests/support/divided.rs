@@ -4,6 +4,7 @@ use kiln::{DType, Engine};
 use kiln_llm::{Adapter, DeviceLayers, Error, Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
 
 use super::placed::{close, given, load};
+use super::random_adapter::RandomAdapter;
 use super::random_model::{GEMMA2, Kind, LLAMA, MIXTRAL, OLMO2, PHI3, QWEN2, QWEN3_MOE, RandomModel, VOCABULARY};
 
 fn options() -> SessionOptions {
@@ -60,6 +61,9 @@ pub(crate) fn what_cannot_be_divided_is_refused(group: &Engine) {
     std::fs::remove_file(path).unwrap();
     let model = load(group, LLAMA, DeviceLayers::Last(1));
     assert!(matches!(model.session(options()), Err(Error::Model { reason, .. }) if reason.contains("divided over 2")));
-    let adapters: [Adapter; 0] = [];
-    assert!(matches!(model.with_adapters(&adapters), Err(Error::Model { what: "adapters", .. })));
+    let whole = load(group, LLAMA, DeviceLayers::Predicted);
+    let random = RandomAdapter::new(LLAMA, 7, 3, "F32", |_, _| true);
+    let adapter = Adapter::from_peft("random", &random.peft_config().to_string(), &random.peft_weights()).unwrap();
+    assert!(matches!(whole.with_adapters([&adapter]), Err(Error::Model { what: "adapters", .. })));
+    whole.with_adapters([]).unwrap();
 }
