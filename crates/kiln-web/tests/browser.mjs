@@ -121,7 +121,7 @@ const tests = {
     assert.match(await text(page, "picture-caption"), /512 × 512, in .* on /);
     assert.match(await text(page, "picture-why"), /predicted/);
     assert.equal(await page.locator("#picture-places tbody tr").count(), 2);
-    // The blur of a picture and its edges: not the picture, and not one shade.
+    // The filtered image differs from the original, and has more than one shade.
     const pixels = (id) => page.evaluate((id) => {
       const canvas = document.getElementById(id);
       return [...new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)];
@@ -577,7 +577,7 @@ const tests = {
     await page.click("#send");
     await page.waitForFunction(() => /stopped/.test(document.getElementById("rate").textContent));
     assert.match(await text(page, "rate"), /^3 tokens, .*; stopped$/);
-    // A file that is none takes the place of the model.
+    // A file that is not a model replaces the loaded model.
     await page.setInputFiles("#file", { name: "none.gguf", mimeType: "text/plain", buffer: Buffer.from("no model at all") });
     await page.waitForFunction(() => document.body.dataset.model === "failed");
     assert.match(await text(page, "problem"), /none\.gguf was not loaded\. .*\.$/);

@@ -110,7 +110,10 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
                 row.held_out.map_or("-".into(), |v| format!("{:.1} %", v * 100.0))
             )?;
         }
-        write!(page, "\nThe largest regrets of the router:\n\n| problem | chosen | best | regret |\n|---|---|---|---|\n")?;
+        write!(
+            page,
+            "\nThe largest regrets of the router:\n\n| problem | chosen | best | regret |\n|---|---|---|---|\n"
+        )?;
         for row in routing.worst(5) {
             let (chosen, best) = (routing.timed(row, row.chosen), routing.timed(row, row.best));
             writeln!(page, "| {} | {chosen} | {best} | {:.1} % |", row.problem, row.regret * 100.0)?;

@@ -59,9 +59,7 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
     let compared: usize = rows.iter().map(|r| r.compared).sum();
     let cases: usize = rows.iter().map(|r| r.cases).sum();
     let failures: Vec<&Row> = rows.iter().filter(|r| r.failures > 0).collect();
-    println!(
-        "  {cases} cases, {compared} elements compared; a column has the worst error as a share of its bound"
-    );
+    println!("  {cases} cases, {compared} elements compared; a column has the worst error as a share of its bound");
     for row in failures {
         println!("  FAIL {} on {}: {}", row.op, row.backend, row.failure.as_deref().unwrap_or(""));
     }

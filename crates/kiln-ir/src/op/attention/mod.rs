@@ -383,13 +383,13 @@ impl Operation for Attention {
         Contract {
             bound: Bound::Magnitude(8.0),
             special: "the bound is relative to Σⱼ pⱼ |vⱼ| (1 + aⱼ + Σₖ pₖ aₖ), with the weights p and aⱼ = scale Σ |q kⱼ|, and is several \
-                      times what independent roundings come to; where they all go one way, as with equal keys and values, the error \
-                      may come to min(t, 128) + 8 ⌈t / 128⌉ + 2 ln t + 50 on the CPU, or min(d, 512) + d / 4 + 8 where that is \
-                      more; a cap of scores adds 12 to the bound, an additive mask 1, slopes 2, and a is then the sum of the \
+                      times the error of independent roundings; if all have one direction, as with equal keys and values, the error \
+                      may reach min(t, 128) + 8 ⌈t / 128⌉ + 2 ln t + 50 on the CPU, or min(d, 512) + d / 4 + 8 if that is \
+                      greater; a cap of scores adds 12 to the bound, an additive mask 1, slopes 2, and a is then the sum of the \
                       magnitudes of the parts of a score; a NaN score, a score of +∞ or only scores of -∞ give NaN, and so do \
                       such sinks; weights below 2^-126 of the largest may count as zero; keys that a query does not see have \
-                      no influence, whatever they hold; a query that sees no key gives zeros, with a sink, too; a length \
-                      beyond the keys is an error; a position beyond them sees every key that there is",
+                      no influence, whatever their values; a query that sees no key gives zeros, also with a sink; a length \
+                      beyond the keys is an error; a position beyond the keys sees every key",
         }
     }
 
