@@ -306,7 +306,9 @@ fn sentences(line: &str) -> String {
     while let Some(at) = rest.find(['"', '`']) {
         let (quote, inside) = rest[at..].split_at(1);
         let Some((text, after)) = inside.split_once(quote) else { break };
-        texts.extend(Some(without(text, "${", '}')).filter(|text| text.trim().contains(' ')));
+        if text.contains(' ') {
+            texts.push(without(text, "${", '}'));
+        }
         rest = after;
     }
     texts.join(" ")
