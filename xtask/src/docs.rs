@@ -107,24 +107,24 @@ fn on_gpus() -> Result<String> {
         "## On GPUs\n\n\
          The same bounds hold on GPUs, with these differences. WGSL promises correct rounding of sums, differences and products, \
          and 2.5 units in the last place of quotients.\n\n\
-         - A GPU may take subnormal numbers for zeros, on the way in, between, and on the way out: a result may be off by \
-         2⁻¹²⁶ besides.\n\
-         - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
-         - Products of two f16 matrices, and in CUDA of two bf16 matrices, may go through cooperative matrices or tensor cores, whose units cut off where others round: \
-         the error is at most k / 8 + 16 u Σ|terms|, where that is more.\n\
-         - Attention of three f16 or three bf16 tensors runs on tensor cores in CUDA, from compute capability 8.0 on, where rows have 64, 80, 96, 128 \
-         or 256 elements and the scale is positive: the error is at most 8226 + (d + t) / 8 u (of bf16 65570 + (d + t) / 8 u) of the magnitudes that the contract names, \
-         weights below 2⁻⁴⁰ of the greatest may count as 0, and a value that is not finite may make NaN of every query that shares a tile \
-         with one that sees its key.\n\
-         - The mean of a window in CUDA is off by h + w - 1 u Σ|terms| at most, where that is more: rows of the window are added one \
-         after the other, then their sums.\n\
-         - CUDA rounds what products multiply where a lower `kiln::Precision` is asked for. The error is then at most 56 + k / 128 u Σ|terms| \
+         - A GPU may treat subnormal operands, intermediate results and results as zeros: the error may be larger by \
+         2⁻¹²⁶.\n\
+         - Sums on GPUs use trees of another shape, so they keep the bounds but not the bits of the CPU.\n\
+         - Products of two f16 matrices, and in CUDA of two bf16 matrices, may use cooperative matrices or tensor cores, whose units truncate instead of rounding: \
+         the error is at most k / 8 + 16 u Σ|terms|, if that is greater.\n\
+         - Attention of three f16 or three bf16 tensors runs on tensor cores in CUDA, from compute capability 8.0 on, if rows have 64, 80, 96, 128 \
+         or 256 elements and the scale is positive: the error is at most 8226 + (d + t) / 8 u (of bf16 65570 + (d + t) / 8 u) of the magnitudes in the contract, \
+         weights below 2⁻⁴⁰ of the greatest may count as 0, and a value that is not finite may give NaN for every query in the same tile as \
+         a query that sees its key.\n\
+         - The error of the mean of a window in CUDA is at most h + w - 1 u Σ|terms|, if that is greater: each row of the window is added \
+         up, then the sums of the rows.\n\
+         - With a lower `kiln::Precision` CUDA rounds the operands of products. The error is then at most 56 + k / 128 u Σ|terms| \
          with `Tf32x3`, 2¹⁵ + k / 4 + 16 with `Tf32`, and 2¹⁶ + k / 8 + 144 with `Bf16` and `Int8`, which products of many rows with quantised \
          weights use, too. The CPU and GPUs through wgpu keep their bounds at every precision. The rest of this section is about GPUs \
          through wgpu.\n\
-         - `fma` is rounded twice where the device has no fused instruction.\n\
+         - `fma` is rounded twice if the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\
-         | operation | error at most on a GPU |\n|---|---|\n",
+         | operation | largest error on a GPU |\n|---|---|\n",
     );
     let cell = |text: String| text.replace('|', "\\|");
     for (kind, bound) in kiln_wgpu::numerics::DIFFERENCES {

@@ -1,4 +1,4 @@
-//! Everything a person runs: `cargo xtask --help` lists it.
+//! The commands for developers and for measuring a machine: `cargo xtask --help` lists them.
 //!
 //! A subcommand is a module with an `Arguments` struct and a function `run`, and one row in [`Command`].
 
@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 /// An error, as a sentence for the person who ran the command.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Everything a person runs on kiln. `cargo xtask COMMAND --help` says more about each.
+/// Tests, measures and builds kiln. `cargo xtask COMMAND --help` says more about each command.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about, long_about = None, disable_help_subcommand = true)]
 struct Arguments {
@@ -30,17 +30,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// kiln's main job: finds, calibrates, verifies, measures and images this machine, and writes a report.
+    /// Calibrates this machine, verifies and measures every operation on it, and writes a report.
     Bench(bench::Arguments),
-    /// Formatting, lints, documentation and every test on every instruction set and target that can run here.
+    /// Checks formatting, lints and documentation, and runs every test on every instruction set and target that can run here.
     Test(test::Arguments),
     /// Writes docs/numerics.md from the tables of operations.
     Docs(docs::Arguments),
     /// Packs the crates for the registry, and compiles the README's example against the packed copies. Uploads nothing.
     Publish(publish::Arguments),
-    /// kiln for browsers and its page: built into target/web, served, tested in Chromium.
+    /// Builds kiln for browsers and its page into target/web, serves it, and tests it in Chromium.
     Web(web::Arguments),
-    /// Every f32 through every element-wise operation of one operand, against the f64 reference.
+    /// Compares every element-wise operation of one operand with the f64 reference, for every f32.
     Exhaustive(exhaustive::Arguments),
 }
 

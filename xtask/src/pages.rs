@@ -61,7 +61,7 @@ fn files(root: &Path) -> Result<Vec<Source>> {
                 if !hidden && name != "target" && name != "node_modules" {
                     folders.push(path);
                 }
-            } else if ["rs", "wgsl", "md", "mjs", "js", "py", "toml", "yml", "run"]
+            } else if ["rs", "wgsl", "md", "html", "mjs", "js", "ts", "py", "toml", "yml", "run"]
                 .contains(&name.rsplit('.').next().unwrap_or(name))
             {
                 // Files that are not text are skipped.
@@ -204,8 +204,10 @@ const UNCLEAR: &[(&str, &str)] = &[
     ("there is none", "name what is missing, or what happens without it"),
     ("there are none", "name what is missing, or what happens without it"),
     ("told", "say who reports what to whom"),
-    ("stands for", "use `means` or `is`"),
-    ("stands there", "use `is`"),
+    ("stand for", "use `mean` or `are`"),
+    ("stands", "use `is`, `means` or `replaces`"),
+    ("as it lies", "write `in place` or `as it is stored`"),
+    ("does without", "write `lacks` or `works without`"),
     ("the way there", "name the transfer"),
     ("is none", "say what it is, or what happens to it"),
     ("are none", "say what they are, or what happens to them"),
@@ -213,43 +215,80 @@ const UNCLEAR: &[(&str, &str)] = &[
     ("pictures", "write `images`"),
     ("so many", "name the number"),
     ("held against", "write `compared with`"),
-    ("stands in for", "write `replaces`"),
     ("tells apart", "write `distinguishes`"),
     ("somebody", "name who does it"),
     ("whoever", "name who does it"),
     ("there and back", "name both directions"),
 ];
 
+/// More such wordings, which are rejected in what users read: pages, and the files of the page in browsers.
+const UNCLEAR_TO_USERS: &[(&str, &str)] = &[
+    ("a person", "say `you`, `the user` or who it is"),
+    ("anew", "write `again`"),
+    ("as they come", "write `as they arrive` or `in parts`"),
+    ("come to", "write `reach`, or name the number"),
+    ("comes to", "write `reaches`, or name the number"),
+    ("for good", "write `permanently`"),
+    ("goes the way", "say what it does"),
+    ("has none", "name what it lacks"),
+    ("have none", "name what they lack"),
+    ("in vain", "say what is wasted"),
+    ("is no", "write `is not a`"),
+    ("nothing of", "name what is missing"),
+    ("on the way in", "name the operands"),
+    ("plays one", "write `emulates`"),
+    ("take this crate", "write `use this crate`"),
+    ("there is nothing", "say what is missing"),
+    ("vouches", "write `is responsible for`"),
+    ("what is here", "name it"),
+    ("what it has", "name it"),
+    ("what there is", "name it"),
+];
+
 /// What marks a line of Rust whose strings are error messages.
 const MESSAGES: &[&str] = &["#[error(", "Err(", "Error::", "reason"];
 
-/// The unclear lines of pages, comments and error messages: their numbers, their texts and what to write instead.
-fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
-    let page = match () {
-        () if file.is("md") => prose(&file.text),
-        () if file.is("rs") || file.is("wgsl") => file.text.clone(),
-        () => return Vec::new(),
+/// The lines of a file that people read, with their numbers: prose of pages, comments, error messages, and the texts of the page in
+/// browsers.
+fn texts(file: &Source) -> Vec<(usize, String)> {
+    let comment = |line: &str| {
+        let line = line.trim_start();
+        let is_one = line.starts_with("//") || (!file.is("rs") && line.starts_with(['*', '/']));
+        is_one.then(|| line.trim_start_matches(['/', '!', '*']).trim_end_matches("*/").trim().to_owned())
     };
+    let is_script = file.is("js") || file.is("mjs") || file.is("ts");
+    let text = |line: &str| match () {
+        () if file.is("md") => Some(line.to_owned()),
+        () if file.is("html") => Some(visible(line)),
+        () if file.is("rs") => {
+            comment(line).or_else(|| MESSAGES.iter().any(|m| line.contains(m)).then(|| strings(line)))
+        }
+        () if file.is("wgsl") => comment(line),
+        () if is_script => comment(line).or_else(|| file.is("js").then(|| sentences(line))),
+        () => None,
+    };
+    let page = if file.is("md") { prose(&file.text) } else { file.text.clone() };
+    page.lines().enumerate().filter_map(|(index, line)| Some((index + 1, text(line)?))).collect()
+}
+
+/// The unclear lines of a file: their numbers, their texts and what to write instead.
+fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
+    let for_users = !(file.is("rs") || file.is("wgsl") || file.is("mjs"));
+    let patterns = || UNCLEAR.iter().chain(UNCLEAR_TO_USERS.iter().filter(|_| for_users));
     let mut found = Vec::new();
-    for (number, line) in page.lines().enumerate() {
-        let text = match line.trim_start() {
-            line if file.is("md") => line.to_owned(),
-            comment if comment.starts_with("//") => comment.trim_start_matches(['/', '!']).trim().to_owned(),
-            line if MESSAGES.iter().any(|mark| line.contains(mark)) => strings(line),
-            _ => continue,
-        };
+    for (number, text) in texts(file) {
         let lower = text.to_lowercase();
         let is_a_word = |at: usize, pattern: &str| {
             let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
             !letter(lower[..at].chars().next_back()) && !letter(lower[at + pattern.len()..].chars().next())
         };
-        for (pattern, why) in UNCLEAR {
+        for (pattern, why) in patterns() {
             if lower.match_indices(pattern).any(|(at, _)| is_a_word(at, pattern)) {
-                found.push((number + 1, text.clone(), *why));
+                found.push((number, text.clone(), *why));
             }
         }
         if text.starts_with("As [`") || text.starts_with("As there.") {
-            found.push((number + 1, text, "say what it does, or link to `the errors of`"));
+            found.push((number, text, "say what it does, or link to `the errors of`"));
         }
     }
     found
@@ -258,6 +297,35 @@ fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
 /// The texts between quotation marks in a line, one after the other.
 fn strings(line: &str) -> String {
     line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+/// The texts of a line of JavaScript: its strings with spaces, which names do not have, without the code in them.
+fn sentences(line: &str) -> String {
+    let mut texts = Vec::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(['"', '`']) {
+        let (quote, inside) = rest[at..].split_at(1);
+        let Some((text, after)) = inside.split_once(quote) else { break };
+        if text.contains(' ') {
+            texts.push(without(text, "${", '}'));
+        }
+        rest = after;
+    }
+    texts.join(" ")
+}
+
+/// What a visitor sees, or a screen reader reads, of a line of HTML.
+fn visible(line: &str) -> String {
+    let attributes = ["aria-label=\"", "content=\"", "placeholder=\"", "alt=\""];
+    let values = attributes.iter().flat_map(|name| line.split(name).skip(1)).filter_map(|rest| rest.split('"').next());
+    [without(line, "<", '>')].into_iter().chain(values.map(str::to_owned)).collect::<Vec<_>>().join(" ")
+}
+
+/// A text without the parts from one mark to another.
+fn without(text: &str, from: &str, to: char) -> String {
+    let mut parts = text.split(from);
+    let first = parts.next().unwrap_or_default();
+    std::iter::once(first).chain(parts.filter_map(|part| Some(part.split_once(to)?.1))).collect()
 }
 
 #[cfg(test)]
@@ -306,5 +374,17 @@ mod tests {
         assert_eq!(found(concat!("#[er", "ror(\"{0} is none\")]\nEr", "r(format!(\"{0} is missing\", told))")), 1);
         assert_eq!(unclear(&source("a.wgsl", "// told\nlet told = 1;")).len(), 1);
         assert_eq!(unclear(&source("a.md", "told\n```\ntold\n```\n")).len(), 1);
+    }
+
+    #[test]
+    fn unclear_words_are_found_in_the_texts_of_the_page() {
+        let found = |path, text| unclear(&source(path, text)).into_iter().map(|(line, ..)| line).collect::<Vec<_>>();
+        let html = "<p id=\"told\">plain</p>\n<b>it was told</b>\n<i aria-label=\"A picture\"></i>\n";
+        assert_eq!(found("a.html", html), [2, 3]);
+        let script =
+            "/** It was told. */\n * told\n$(\"told\").textContent = `told ${none}`;\nlet told = `as ${is none}`;\n";
+        assert_eq!(found("a.js", script), [1, 2, 3]);
+        assert_eq!(found("a.ts", "/** It is measured anew. */\nlet anew: told;"), [1]);
+        assert_eq!(found("a.mjs", "// Measured anew.\nlet a = \"it was told\"; // told\n// told"), [3]);
     }
 }

@@ -1,4 +1,4 @@
-// Times of calls on each place, plotted as they come, with the router's crossover.
+// Measures calls on each place, and plots the times with the size from which the router chooses the GPU.
 
 import { sentence } from "./page.js";
 
@@ -18,7 +18,7 @@ const OPERATIONS = {
   gelu: { sizes: powers(8, 20), dims: (n) => [[n]], axis: "elements" },
 };
 
-/** A place that needed so long for one call is not asked for more, in milliseconds. */
+/** A place that takes longer than this for one call, in milliseconds, is not measured at larger sizes. */
 const LONG = 400;
 
 export const duration = (ms) => {
@@ -29,14 +29,14 @@ export const duration = (ms) => {
 
 const count = (n) => (n >= 2 ** 20 && n % 2 ** 20 === 0 ? `${n / 2 ** 20} Mi` : n >= 1024 && n % 1024 === 0 ? `${n / 1024} Ki` : String(n));
 
-/** Milliseconds of one call: the least of a few samples, each longer than the clock's tick. */
+/** Milliseconds of one call: the least of a few samples, each longer than a tick of the clock. */
 async function time(call) {
   const once = async (repeats) => {
     const start = performance.now();
     for (let i = 0; i < repeats; i++) await call();
     return (performance.now() - start) / repeats;
   };
-  // The first one compiles.
+  // The first call compiles kernels.
   await call();
   const first = await once(1);
   if (first > 50) return first;
@@ -63,7 +63,7 @@ function chart(operation, series, crossover) {
   const marks = sizes.filter((n, i) => i === 0 || i === sizes.length - 1 || (i % 3 === 0 && i < sizes.length - 2));
   for (const n of marks) grid.push(`<text x="${x(n)}" y="${height - bottom + 20}" text-anchor="middle">${count(n)}</text>`);
   grid.push(`<text x="${(left + width - right) / 2}" y="${height - 6}" text-anchor="middle">${axis}</text>`);
-  // Labels at the ends of the lines, apart from one another.
+  // Labels at the ends of the lines, moved apart so that they do not overlap.
   const ends = series.filter(({ points }) => points.length > 0).map(({ name, kind, points }) => {
     const [n, ms] = points.at(-1);
     return { name, kind, x: x(n), y: y(ms) };
@@ -77,7 +77,7 @@ function chart(operation, series, crossover) {
   const labels = ends.map(({ name, kind, x, y }) => `<text class="${kind}" x="${x + 8}" y="${y + 4}">${name}</text>`);
   const crossing = crossover === undefined ? "" :
     `<path class="crossover" d="M${x(crossover)} ${top}V${height - bottom}"/>` +
-    `<text class="crossing" x="${x(crossover)}" y="${top - 8}" text-anchor="middle">the router takes the GPU from here on</text>`;
+    `<text class="crossing" x="${x(crossover)}" y="${top - 8}" text-anchor="middle">kiln chooses the GPU from here on</text>`;
   $("chart").innerHTML = `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="Time against size for each place; the table below has the numbers">${grid.join("")}${crossing}${lines.join("")}${labels.join("")}</svg>`;
 }
 
@@ -93,7 +93,7 @@ function table(operation, series, choices) {
     element.classList.toggle("number", number);
     return element;
   };
-  head.append(cell("th", axis), ...series.map(({ name }) => cell("th", name)), cell("th", "the router takes", false));
+  head.append(cell("th", axis), ...series.map(({ name }) => cell("th", name)), cell("th", "kiln chooses", false));
   const rows = sizes.map((n) => {
     const row = document.createElement("tr");
     const size = cell("th", String(n));
@@ -145,9 +145,9 @@ export function bench(engine) {
     $("bench-caption").textContent = !engine.gpu
       ? "This browser has no WebGPU to compare with: everything runs on the CPU."
       : places.length === 1
-        ? `The router sends all of these sizes to ${places[0]}.`
-        : `The router changes sides at ${crossover ?? "several sizes"}; measured, WebGPU is ahead ${faster.length ? `from ${faster[0]} on` : "at none of these sizes"}.`;
-    // The status is announced once: the caption changes with every size.
+        ? `The router chooses ${places[0]} for all of these sizes.`
+        : `${crossover ? `The router chooses WebGPU from size ${crossover} on` : "The choice of the router changes at several sizes"}. In this measurement WebGPU was ${faster.length ? `faster from size ${faster[0]} on` : "not faster at any of these sizes"}.`;
+    // A screen reader announces the status once; the caption changes with every size.
     $("bench-status").textContent = $("bench-caption").textContent;
     document.body.dataset.bench = operation;
   }

@@ -1,4 +1,4 @@
-// The page of a language model: a file becomes a model, and messages are answered token by token.
+// The chat page: loads a model from a file, and answers messages token by token.
 
 import { Model } from "./models.js";
 
@@ -12,7 +12,7 @@ const asked = new URLSearchParams(location.search);
 let model, session, place, hasTemplate = true, aborter;
 let messages = [];
 
-/** What a person reads of an error: a sentence. */
+/** The text of an error for a visitor, as a sentence. */
 function sentence(error) {
   const text = error?.message ?? String(error);
   return `${text[0]?.toUpperCase() ?? ""}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
@@ -27,7 +27,7 @@ function count(n) {
   return n < 1e6 ? `${Math.round(n / 1e3)} thousand` : n < 1e9 ? `${(n / 1e6).toFixed(0)} million` : `${(n / 1e9).toFixed(1)} billion`;
 }
 
-/** What can be used while a model is loaded, or while it answers. */
+/** Enables the controls that can be used now, depending on whether a model is loaded and whether it answers. */
 function enable() {
   const [ready, answering] = [Boolean(session), Boolean(aborter)];
   $("text").disabled = !ready;
@@ -44,7 +44,7 @@ function forget() {
   $("trouble").textContent = "";
 }
 
-/** One load at a time: a later one takes the place of an earlier one. */
+/** The load in progress; a later one replaces it. */
 let attempt;
 
 async function load(source, name) {
@@ -64,11 +64,11 @@ async function load(source, name) {
   const progress = ({ loaded, total, cached, plan }) => {
     if (attempt !== own) return;
     $("progress").value = total ? loaded / total : 0;
-    $("loaded").textContent = `${size(loaded)} of ${size(total)}${cached ? ", kept from an earlier visit" : ""}`;
+    $("loaded").textContent = `${size(loaded)} of ${size(total)}${cached ? ", cached from an earlier visit" : ""}`;
     if (plan && !planned) {
       planned = true;
       $("status").textContent = `Loading ${name}: ${memory(plan)}`;
-      if (plan.problem && navigator.gpu) $("gpu").textContent = `${sentence(plan.problem)} The processor does the work.`;
+      if (plan.problem && navigator.gpu) $("gpu").textContent = `${sentence(plan.problem)} The model runs on the CPU.`;
     }
   };
   try {
@@ -76,7 +76,7 @@ async function load(source, name) {
       progress, signal: own.signal, device: navigator.gpu ? $("device").value : "cpu", software: asked.get("software") === "on", cache: true,
     });
     const begun = await made.session();
-    // The place of the weights may differ from the place that the router chooses.
+    // The router may choose another place than the one that has the weights.
     const { chosen } = await begun.explain();
     if (attempt !== own) return made.close();
     [model, session, hasTemplate, place] = [made, begun, true, chosen];
@@ -99,10 +99,10 @@ async function load(source, name) {
 }
 
 function memory({ architecture, parameters, weights, cache, context }) {
-  return `${architecture}, ${count(parameters)} weights in ${size(weights)}, and ${size(cache)} for what it keeps of ${Math.min(context, 4096)} tokens.`;
+  return `${architecture}, ${count(parameters)} weights in ${size(weights)}, and ${size(cache)} for the keys and values of ${Math.min(context, 4096)} tokens.`;
 }
 
-/** A message in the log: the element of its text. */
+/** Adds a message to the log. Returns the element of its text. */
 function entry(who, kind) {
   const message = document.createElement("article");
   message.className = kind;
@@ -134,7 +134,7 @@ async function answer(text) {
     const options = { signal: aborter.signal, ...sampling() };
     let tokens;
     for (;;) {
-      // A model without a template continues what is written.
+      // A model without a chat template continues the text of the visitor.
       tokens = hasTemplate ? session.chat(messages, options) : session.generate(text, options);
       try {
         for await (const { text } of tokens) {
@@ -150,7 +150,7 @@ async function answer(text) {
       } catch (error) {
         if (error.code !== "template" || !hasTemplate || !/has no chat template/.test(error.message)) throw error;
         hasTemplate = false;
-        $("status").textContent += " It has no chat template, so it continues what you write.";
+        $("status").textContent += " It has no chat template, so it continues your text.";
       }
     }
   } catch (error) {
@@ -166,7 +166,7 @@ async function answer(text) {
     if (["device-lost", "module"].includes(trouble.code)) {
       model.close();
       [model, session] = [undefined, undefined];
-      $("status").textContent = "No model is loaded: load it again.";
+      $("status").textContent = "No model is loaded. Load it again.";
     }
   }
   $("rate").textContent = made ? `${made} token${made === 1 ? "" : "s"}${rate()}, on ${place}${aborter.signal.aborted ? "; stopped" : ""}` : "";
@@ -235,7 +235,7 @@ for (const [type, over] of [["dragenter", true], ["dragover", true], ["dragleave
 }
 
 if (!navigator.gpu) {
-  $("gpu").textContent = "This browser has no WebGPU: models run on the processor, which suits small ones.";
+  $("gpu").textContent = "This browser has no WebGPU: models run on the CPU, which is fast enough for small models only.";
   $("device").querySelector('[value="gpu"]').disabled = true;
 }
 const served = await fetch(SMOLLM2, { method: "HEAD" }).catch(() => undefined);

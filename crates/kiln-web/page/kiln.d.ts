@@ -1,4 +1,4 @@
-// The types of kiln.js. Those of the operations come with the module, from the tables that define them.
+// The types of kiln.js. The types of the operations are generated with the module.
 
 import type { EngineOperations, BatchOperations } from "./simd128/kiln_web.js";
 
@@ -9,12 +9,12 @@ export type QuantFormat =
 /** An element type. */
 export type DType = "f32" | "f16" | "bf16" | "i32" | "u32" | "i8" | "u8" | "bool";
 
-/** Elements, or bytes of blocks; f16 and bf16 are their bits. */
+/** Elements, or the bytes of quantised blocks. Elements of f16 and bf16 are Uint16Arrays with their bits. */
 export type Elements = Float32Array | Int32Array | Uint32Array | Uint16Array | Int8Array | Uint8Array;
 
 /**
- * A tensor in row-major order; a typed array alone is a vector. What the array does not say is named: blocks have a format, a
- * Uint16Array is f16 unless it is named bf16, a Uint8Array u8 unless it is named bool. Extents of blocks count elements.
+ * A tensor in row-major order; a typed array alone is a vector. `dtype` is needed for what the array does not show: the format of
+ * blocks, bf16 (a Uint16Array is f16 otherwise) and bool (a Uint8Array is u8 otherwise). The extents of blocks count elements.
  */
 export type TensorLike = Elements | { data: Elements; dims?: number[]; dtype?: DType | QuantFormat };
 
@@ -23,7 +23,7 @@ export interface Tensor {
   dims: number[];
 }
 
-/** What every promise of kiln is rejected with. */
+/** The error with which promises of kiln are rejected. */
 export interface KilnError extends Error {
   name: "KilnError";
   code:
@@ -34,7 +34,7 @@ export interface KilnError extends Error {
 export interface Place {
   name: string;
   backend: "scalar" | "simd" | "gpu";
-  /** Whether it is a GPU that the processor plays. */
+  /** Whether it is a GPU that the CPU emulates. */
   software: boolean;
 }
 
@@ -48,27 +48,27 @@ export interface Explanation {
 }
 
 export interface EngineOptions {
-  /** What `calibrate` gave earlier. One that does not fit this browser is ignored, and `profileStatus` says why. */
+  /** The result of an earlier `calibrate`. A profile of another browser or machine is ignored, and `profileStatus` says why. */
   profile?: string;
-  /** Whether a GPU in software is a place. */
+  /** Whether to use a software GPU. */
   software?: boolean;
-  /** `false` leaves WebGPU alone; `"required"` rejects where there is none. */
+  /** `false` does not use WebGPU; `"required"` rejects the promise without WebGPU. */
   webgpu?: boolean | "required";
 }
 
 export interface Verification {
   cases: number;
   elements: number;
-  /** In the unit of the bound. */
+  /** The worst error, in the unit of the bound. */
   worst: number;
   bound: string;
-  /** A sentence for each case out of its bound. */
+  /** A sentence for each case that exceeds its bound. */
   failures: string[];
 }
 
 /** Whether this browser has SIMD in WebAssembly. */
 export const hasVectors: boolean;
-/** The build that this browser takes: with fused multiply-add (relaxed SIMD), with vectors alone, or with neither. */
+/** The build that this browser loads: with fused multiply-add (relaxed SIMD), with vectors only, or with neither. */
 export const build: "relaxed-simd" | "simd128" | "scalar";
 export function operations(): Promise<{ name: string; operands: number; beside: string[]; params: string; reduces: boolean }[]>;
 export function verifiable(): Promise<string[]>;

@@ -1,9 +1,9 @@
-// kiln for JavaScript. Tensors are typed arrays, which are vectors, or { data, dims }.
+// kiln for JavaScript. A tensor is { data, dims }, or a typed array, which is a vector.
 //
 // Every operation is a method of `Engine`, which returns a promise of its result, and of `Batch`, which records it. The
 // methods are generated from the list of operations in the module, which its Rust tables define.
 
-// A module of one function that uses a vector: it is valid in browsers that can run the build with vectors.
+// A module with one function that uses a vector. Browsers that can run the build with vectors accept it as valid.
 const VECTORS = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11);
 
 // A module whose function returns 1 if relaxed instructions behave as the build with them requires: (1 + 2^-12)² - (1 + 2^-11)
@@ -20,7 +20,7 @@ export const hasVectors = WebAssembly.validate(VECTORS);
 const hasRelaxed = () => hasVectors && WebAssembly.validate(RELAXED) &&
   new WebAssembly.Instance(new WebAssembly.Module(RELAXED)).exports.f() === 1;
 
-/** The build that this browser takes: with fused multiply-add, with vectors alone, or with neither. */
+/** The build that this browser loads: with fused multiply-add, with vectors only, or with neither. */
 export const build = hasRelaxed() ? "relaxed-simd" : hasVectors ? "simd128" : "scalar";
 
 let loading;
@@ -48,7 +48,7 @@ export function load() {
   return loading;
 }
 
-/** Whether a value is a tensor of the host or of a batch; anything else at the end of a call is parameters. */
+/** Whether a value is a tensor, of the host or of a batch. Any other last argument has the parameters. */
 const isTensor = (value) => typeof value === "number" || ArrayBuffer.isView(value) || value?.data !== undefined;
 
 /** The tensors and the parameters of a call. Parameters that are tensors (`beside`) follow the others. */
@@ -70,8 +70,8 @@ export class Engine {
   }
 
   /**
-   * An engine of what the browser has. Without WebGPU it does without, and `problem` says why; with `webgpu: "required"` the
-   * promise is rejected then.
+   * Makes an engine. Without WebGPU it uses the CPU only, and `problem` says why; with `webgpu: "required"` the promise is
+   * rejected instead.
    */
   static async create(options = {}) {
     const module = await load();
@@ -79,7 +79,7 @@ export class Engine {
     return new Engine(raw, await raw.places());
   }
 
-  /** Where operations can run: { name, backend, software }. */
+  /** The places on which operations can run: { name, backend, software }. */
   get places() {
     return this.#places;
   }
@@ -89,32 +89,32 @@ export class Engine {
     return this.#places.find((place) => place.backend === "gpu");
   }
 
-  /** Why there is no GPU, where one was looked for. */
+  /** Why the engine has no GPU; undefined if it has one or was made with `webgpu: false`. */
   get problem() {
     return this.#raw.problem();
   }
 
-  /** Where the constants that decide come from. */
+  /** Whether the engine decides by a measured profile or by built-in constants, and why. */
   get profileStatus() {
     return this.#raw.profile_status();
   }
 
-  /** Measures the machine, decides by the result from now on, and returns it as text to be kept. */
+  /** Measures the machine for some seconds, uses the profile from then on, and returns it as text for the next visit. */
   calibrate({ seconds = 1 } = {}) {
     return this.#raw.calibrate(seconds);
   }
 
-  /** An engine that sends everything to one place. */
+  /** An engine that runs everything on one place. */
   forced(place) {
     return new Engine(this.#raw.forced(place), this.#places);
   }
 
-  /** Where an operation on operands of these extents would go, and why. */
+  /** Where an operation on operands with these extents would run, and why. */
   explain(operation, inputs, params) {
     return this.#raw.explain(operation, inputs, params);
   }
 
-  /** Runs an operation by its name: a promise of { data, dims } for each result. */
+  /** Runs an operation by its name. Returns a promise of an array with { data, dims } for each result. */
   run(operation, inputs, params) {
     return this.#raw.run(operation, inputs, params);
   }
@@ -124,21 +124,21 @@ export class Engine {
     return new Batch(this.#raw.batch());
   }
 
-  /** Runs the cases of an operation with at most so many elements against the f64 reference. */
+  /** Compares the cases of an operation with at most this many elements with the f64 reference. */
   verify(operation, place, elements = 5000) {
     return this.#raw.verify(operation, place, elements);
   }
 
-  /** Ends the device of the GPU, as unplugging it would: for tests of what happens then. */
+  /** Destroys the device of the GPU, to test how a program reacts to a lost device. */
   destroyDevice() {
     return this.#raw.destroy_device();
   }
 }
 
-/** Operations recorded now and run together. */
+/** Operations that are recorded first and run together. */
 export class Batch {
   #raw;
-  /** The last read. */
+  /** Resolves after the last read; reads follow one another. */
   #reads = Promise.resolve();
 
   constructor(raw) {
@@ -155,7 +155,7 @@ export class Batch {
     this.#raw.set(tensor, data);
   }
 
-  /** Records an operation by its name: its results. */
+  /** Records an operation by its name. Returns an array of its results. */
   record(operation, inputs, params) {
     return this.#raw.record(operation, inputs, params);
   }
@@ -165,7 +165,7 @@ export class Batch {
     return this.#raw.dims(tensor);
   }
 
-  /** Where the computation of these tensors would go, and why. */
+  /** Where these tensors would be computed, and why. */
   explain(wanted) {
     return this.#raw.explain(wanted);
   }
@@ -175,12 +175,12 @@ export class Batch {
     return this.#raw.execute(wanted);
   }
 
-  /** Computes these tensors and reads them, on a GPU in one submission: an array of their elements. */
+  /** Computes these tensors and reads them, on a GPU in one submission. Returns an array of their elements. */
   run(wanted) {
     return this.#raw.run(wanted);
   }
 
-  /** The elements of a tensor that the last execution was asked for, or of an input. Reads follow one another. */
+  /** The elements of an input, or of a tensor that the last execution computed. */
   read(tensor) {
     const next = this.#reads.then(() => this.#raw.read(tensor));
     this.#reads = next.catch(() => {});
@@ -188,7 +188,7 @@ export class Batch {
   }
 }
 
-/** The names of the operations that `verify` takes. */
+/** The names of the operations that `verify` accepts. */
 export async function verifiable() {
   return (await load()).verifiable();
 }

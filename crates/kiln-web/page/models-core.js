@@ -1,11 +1,11 @@
-// The thread of a model: reads the file, and answers the requests of models.js.
+// Runs in the thread of a model: reads the file, and answers the requests of models.js.
 
-/** Bytes that are given to the module at once, and until it is known what the model is. */
+/** Bytes that the module gets at once: after the plan of the model is known, and before. */
 const PART = 4 << 20;
 const BEGINNING = 1 << 16;
 /** Milliseconds between two reports of progress. */
 const PROGRESS = 50;
-/** What a module of 32 bits can address, and what it takes beside a model. */
+/** Bytes that a 32-bit module can address, and bytes that it needs in addition to a model. */
 const MEMORY = 2 ** 32;
 const BESIDE = 128 << 20;
 
@@ -15,7 +15,7 @@ const size = (bytes) => (bytes < 1e9 ? `${(bytes / 1e6).toFixed(0)} MB` : `${(by
 
 let loading;
 
-/** The module. */
+/** Loads the module once. */
 function module() {
   loading ??= (async () => {
     const path = new URL("./models/", import.meta.url);
@@ -31,7 +31,7 @@ function module() {
   return loading;
 }
 
-/** Lets messages come in: an answer of the processor alone would keep them out until the text ends. */
+/** Lets the thread receive messages: without it, generation on the CPU would block them until the text ends. */
 const turn = globalThis.setImmediate
   ? () => new Promise((resolve) => setImmediate(resolve))
   : (() => {
@@ -42,7 +42,7 @@ const turn = globalThis.setImmediate
     });
   })();
 
-/** The files that are kept, if the browser keeps any. */
+/** The folder of cached files, if the browser has one. */
 async function kept(create) {
   const root = await navigator.storage.getDirectory();
   return root.getDirectoryHandle("kiln-models", { create });
@@ -50,7 +50,7 @@ async function kept(create) {
 
 const nameOf = (url) => encodeURIComponent(url).slice(-200);
 
-/** The length that a response says its body has; undefined where it is compressed on the way, or does not say. */
+/** The length of the body of a response; undefined if it is compressed or has no Content-Length. */
 function lengthOf(response) {
   const length = response.headers.get("content-length");
   return length === null || response.headers.get("content-encoding") ? undefined : Number(length);
@@ -80,7 +80,7 @@ async function opened({ url, blob }, cache, signal) {
   return { bytes: whole.size, stream: whole.stream(), cached: false, keep };
 }
 
-/** Keeps a file under its address: what is written is there once it is closed. */
+/** Writes a file to the cache under its address. The file is complete once it is closed. */
 async function keeper(url) {
   const folder = await kept(true);
   const handle = await folder.getFileHandle(nameOf(url), { create: true });
@@ -99,12 +99,12 @@ async function keeper(url) {
   };
 }
 
-/** Reads a source until its end, or until the plan is known. */
+/** Reads a source to its end, or until the plan is known. */
 async function read({ source, options }, signal, report, planAlone) {
   const { bytes, stream, cached, keep } = await opened(source, options.cache && !planAlone, signal);
   if (bytes > MEMORY) {
     await stream.cancel();
-    throw kilnError("out-of-memory", `the file has ${size(bytes)}, and a module can address ${size(MEMORY)}: take a smaller model, or one of fewer bits a weight`);
+    throw kilnError("out-of-memory", `the file has ${size(bytes)}, and a module can address only ${size(MEMORY)}: use a smaller model, or one with fewer bits per weight`);
   }
   const loader = await (await module()).ModelLoader.create(bytes, options);
   const reader = stream.getReader();
@@ -149,14 +149,14 @@ async function read({ source, options }, signal, report, planAlone) {
   }
 }
 
-/** Refuses a model for which the memory of the module has no room. */
+/** Throws if the model does not fit in the memory of the module. */
 function check({ weights, cache, device }, loader) {
   if (loader.on_gpu() || weights + cache + BESIDE <= MEMORY) return;
-  throw kilnError("out-of-memory", `the model needs ${size(weights)} for its weights and ${size(cache)} for keys and values, and on ${device} there are `
-    + `${size(MEMORY)}: take a smaller model, one of fewer bits a weight, or a smaller context`);
+  throw kilnError("out-of-memory", `the model needs ${size(weights)} for its weights and ${size(cache)} for keys and values, but ${device} has only `
+    + `${size(MEMORY)}: use a smaller model, one with fewer bits per weight, or a smaller context`);
 }
 
-/** Answers the requests that come through a port, or as a worker. */
+/** Answers the requests that arrive through a port or at a worker. */
 export function serve(port) {
   let model;
   const running = new Map();

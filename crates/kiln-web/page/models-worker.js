@@ -1,4 +1,4 @@
-// The worker of a model.
+// The worker of a model: runs models-core.js.
 
 import { serve } from "./models-core.js";
 

@@ -2,101 +2,101 @@
 
 import type { Explanation, KilnError as OperationError } from "./kiln.js";
 
-/** What every promise of a model is rejected with, but for what a signal aborts. */
+/** The error with which promises of a model are rejected, unless a signal aborts them. */
 export interface KilnError extends Error {
   name: "KilnError";
   code:
     | OperationError["code"]
-    /** The file is damaged, or is none of this kind. */
+    /** The file is damaged, or is not a GGUF file. */
     | "file"
-    /** The model contradicts itself, or asks for what is not computed. */
+    /** The model contradicts itself, or needs something that kiln does not compute. */
     | "model"
     | "context-full" | "token" | "not-a-number" | "template" | "network"
     /** The module or its worker failed. */
     | "module";
 }
 
-/** What a model is, and the memory that it takes, in bytes. */
+/** The properties of a model, and the memory that it needs, in bytes. */
 export interface ModelPlan {
   architecture: string;
   parameters: number;
   layers: number;
-  /** The tokens that it was made for. */
+  /** Maximum number of tokens of the model. */
   context: number;
-  /** Those of the file. */
+  /** Bytes of the file. */
   bytes: number;
-  /** Those of all weights. */
+  /** Bytes of all weights. */
   weights: number;
-  /** Those of the largest tensor, which a GPU must take in one buffer. */
+  /** Bytes of the largest tensor, which must fit in one buffer of a GPU. */
   largest: number;
-  /** Those of the keys and values of a session. */
+  /** Bytes of the keys and values of a session. */
   cache: number;
-  /** The place that has the weights. */
+  /** The place with the weights. */
   device: string;
-  /** Why there is no GPU, where one was looked for. */
+  /** Why no GPU is used, if one was requested. */
   problem?: string;
 }
 
 export interface Progress {
   loaded: number;
   total: number;
-  /** Whether the file was kept from an earlier visit. */
+  /** Whether the file comes from the cache. */
   cached: boolean;
-  /** Once the beginning of the file has come. */
+  /** Present once the beginning of the file has arrived. */
   plan?: ModelPlan;
 }
 
 export interface LoadOptions {
-  /** `auto`, which is meant without it: the GPU where there is one. */
+  /** The default is `auto`: the GPU if there is one. */
   device?: "auto" | "gpu" | "cpu";
-  /** Whether a GPU in software counts. */
+  /** Whether to use a software GPU. */
   software?: boolean;
-  /** The tokens of the sessions that the plan counts memory for. */
+  /** The number of tokens of a session, for the memory in the plan. */
   context?: number;
-  /** What `Engine.calibrate` gave. */
+  /** The result of `Engine.calibrate`. */
   profile?: string;
-  /** `false` computes in this thread, which is for programs without workers, such as those of Node. */
+  /** `false` computes in the calling thread, for programs without workers, such as those of Node. */
   worker?: boolean;
-  /** Whether a file from a URL is kept by the browser (in its private file system), and found there again. */
+  /** Whether to cache a file from a URL in the private file system of the origin. */
   cache?: boolean;
   progress?: (progress: Progress) => void;
-  /** Ends the load, and frees its memory. */
+  /** Cancels the load, and frees its memory. */
   signal?: AbortSignal;
 }
 
 export interface GenerateOptions {
   maxTokens?: number;
-  /** 0 takes the likeliest token. 0.8 without it. */
+  /** 0 chooses the likeliest token. The default is 0.8. */
   temperature?: number;
-  /** 0 takes all. 40 without it. */
+  /** 0 means all tokens. The default is 40. */
   topK?: number;
   topP?: number;
   minP?: number;
   repeatPenalty?: number;
-  /** A whole number below 2^32; another one each time without it. */
+  /** An integer below 2^32. The default is a random number. */
   seed?: number;
   signal?: AbortSignal;
 }
 
 export interface Generated {
   token: number;
-  /** The text that is complete with it: characters whose last bytes are missing come with a later token. */
+  /** The text that this token completes. A character whose last bytes are missing comes with a later token. */
   text: string;
 }
 
 export interface Finish {
-  /** The model ended the text, there are `maxTokens`, or the context is full. */
+  /** `end`: the model ended the text; `length`: `maxTokens` were generated; `context`: the session is full. */
   finish: "end" | "length" | "context";
   seed: number;
 }
 
 export interface Message {
-  /** `system`, `user` or `assistant`, as the template of the model has it. */
+  /** `system`, `user`, `assistant`, or another role of the model's template. */
   role: string;
   content: string;
 }
 
-/** Tokens as they come. What was not taken when it ends is not kept by the session. */
+/** Yields tokens as they are generated. The session drops tokens that the caller did not take. */
 export type Generation = AsyncGenerator<Generated, Finish, void>;
 
 export class Model {
@@ -118,5 +118,5 @@ export class Session {
   close(): Promise<void>;
 }
 
-/** Removes the files that `cache: true` has kept. */
+/** Removes all files that `cache: true` stored. */
 export function clearCache(): Promise<void>;

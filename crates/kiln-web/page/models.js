@@ -1,11 +1,11 @@
-// Language models for JavaScript: loaded while the file arrives, continued token by token, each in its own worker.
+// Language models for JavaScript. A model loads while its file arrives, generates token by token, and runs in its own worker.
 
-/** An error as kiln gives it. */
+/** An error of kiln. */
 function kilnError(code, message) {
   return Object.assign(new Error(message), { name: "KilnError", code });
 }
 
-/** A port to what runs in this thread. What goes through it is not copied: Node copies no files. */
+/** A port to a model in this thread. Its messages are not copied, because Node cannot copy files. */
 function hereAlone(failed) {
   const [near, far] = [{}, { close() {} }];
   const served = import("./models-core.js").then(({ serve }) => serve(far));
@@ -15,12 +15,12 @@ function hereAlone(failed) {
   return near;
 }
 
-/** The thread of a model: requests go there by messages, and their answers come back. */
+/** The thread of a model: sends requests to it, and receives its answers. */
 class Link {
   #port;
   #worker;
   #next = 0;
-  /** What waits for an answer, by its number: { resolve, reject, event }. */
+  /** The requests without an answer, by number: { resolve, reject, event }. */
   #waiting = new Map();
   #failed;
 
@@ -43,7 +43,7 @@ class Link {
     };
   }
 
-  /** Asks for something: { promise, stop }. `event` is called with what comes before the answer. */
+  /** Sends a request. Returns { promise, stop }. Calls `event` with each value that arrives before the answer. */
   ask(what, of, event) {
     const id = this.#next++;
     const promise = new Promise((resolve, reject) => {
@@ -60,7 +60,7 @@ class Link {
     this.#waiting.clear();
   }
 
-  /** Ends the thread, and with it the memory of the model. */
+  /** Ends the thread, which frees the memory of the model. */
   close() {
     this.#fail(kilnError("parameter", "the model is closed; load it again"));
     if (this.#worker) this.#worker.terminate();
@@ -68,7 +68,7 @@ class Link {
   }
 }
 
-/** What a source is to the thread that reads it. */
+/** A source in the form that its thread reads. */
 function described(source) {
   if (typeof source === "string" || source instanceof URL) {
     return { url: new URL(source, globalThis.document?.baseURI ?? globalThis.location?.href).href };
@@ -78,7 +78,7 @@ function described(source) {
   throw kilnError("parameter", "a model is loaded from a URL, a File or Blob, or an ArrayBuffer");
 }
 
-/** Asks, and ends the thread where the signal says so. */
+/** Sends a request, and ends the thread if the signal aborts or the request fails. */
 async function asked(link, what, of, signal, event) {
   const { promise } = link.ask(what, of, event);
   const abort = () => link.close();
@@ -105,8 +105,8 @@ export class Model {
   }
 
   /**
-   * Loads a model. Its weights go from the stream to the GPU, or to the memory of the module, and are nowhere else.
-   * `progress` is called with { loaded, total, cached, plan }: the plan says how much memory the model takes, before its weights come.
+   * Loads a model. Its weights are copied from the stream to the GPU, or to the memory of the module, and nowhere else.
+   * `progress` is called with { loaded, total, cached, plan }. The plan has the memory that the model needs, before its weights arrive.
    */
   static async load(source, { progress, signal, worker = true, ...options } = {}) {
     signal?.throwIfAborted();
@@ -115,7 +115,7 @@ export class Model {
     return new Model(link, await asked(link, "load", { source: from, options }, signal, progress));
   }
 
-  /** What a model is and how much memory it takes, from the beginning of its file. */
+  /** Reads the properties of a model and the memory that it needs from the beginning of its file. */
   static async plan(source, { signal, worker = true, ...options } = {}) {
     signal?.throwIfAborted();
     const from = described(source);
@@ -127,12 +127,12 @@ export class Model {
     }
   }
 
-  /** What the model is, the memory that it takes, and the device that has its weights. */
+  /** The properties of the model, the memory that it needs, and the device with its weights. */
   get plan() {
     return this.#plan;
   }
 
-  /** A session: tokens with their keys and values. */
+  /** Makes a session: a sequence of tokens with their keys and values. */
   async session({ context } = {}) {
     const { session, context: room } = await this.#link.ask("open", { context }).promise;
     return new Session(this.#link, session, room);
@@ -143,7 +143,7 @@ export class Model {
     this.#link.close();
   }
 
-  /** Ends the device of the GPU, as unplugging it would: for tests of what happens then. */
+  /** Destroys the device of the GPU, to test how a program reacts to a lost device. */
   destroyDevice() {
     return this.#link.ask("destroy", {}).promise;
   }
@@ -162,17 +162,17 @@ export class Session {
     this.#context = context;
   }
 
-  /** How many tokens it has room for. */
+  /** Maximum number of tokens. */
   get context() {
     return this.#context;
   }
 
-  /** Continues a text: its tokens follow those of the session. Without a text the session is continued as it is. */
+  /** Appends a text to the session, if there is one, and generates tokens after it. */
   generate(prompt, options) {
     return this.#generation({ text: prompt }, options);
   }
 
-  /** Answers a conversation, in the form of the model's template. What it has in common with the one before is not computed again. */
+  /** Answers a conversation, formatted by the model's template. Tokens that it shares with the previous one are not computed again. */
   chat(messages, options) {
     return this.#generation({ messages }, options);
   }
@@ -217,7 +217,7 @@ export class Session {
     return this.#link.ask("tokens", { session: this.#session }).promise;
   }
 
-  /** Forgets all tokens but the first `keep`. */
+  /** Drops all tokens after the first `keep`. */
   truncate(keep) {
     return this.#link.ask("truncate", { session: this.#session, keep }).promise;
   }
@@ -233,7 +233,7 @@ export class Session {
   }
 }
 
-/** Removes the models that `cache: true` has kept. */
+/** Removes all files that `cache: true` stored. */
 export async function clearCache() {
   const root = await navigator.storage.getDirectory();
   await root.removeEntry("kiln-models", { recursive: true }).catch((error) => {

@@ -9,14 +9,14 @@ const STORED = "kiln-profile";
 const SIMD = {
   "relaxed-simd": "yes, 128 bits, with fused multiply-add (relaxed-simd)",
   simd128: "yes, 128 bits (simd128)",
-  scalar: "none: this browser's WebAssembly has no vectors, scalar code runs instead",
+  scalar: "not available: this browser's WebAssembly has no vectors, so scalar code runs",
 };
 const $ = (id) => document.getElementById(id);
 
-/** What a person reads of an error. */
+/** The text of an error for a visitor. */
 export const sentence = (error) => error?.message ?? String(error);
 
-export function tell(text, problem = false) {
+export function show(text, problem = false) {
   $("status").textContent = text;
   $("status").classList.toggle("problem", problem);
 }
@@ -27,16 +27,16 @@ function stored() {
 }
 
 function store(profile) {
-  try { localStorage.setItem(STORED, profile); } catch { /* nothing to keep it in */ }
+  try { localStorage.setItem(STORED, profile); } catch { /* Storage is switched off. */ }
 }
 
 function describe(engine) {
   const gpu = engine.gpu;
   const rows = [
-    ["WebGPU", gpu ? gpu.name + (gpu.software ? " (software: no GPU, the processor plays one)" : "") : `none: ${engine.problem ?? "it was not asked for"}`, !gpu],
+    ["WebGPU", gpu ? gpu.name + (gpu.software ? " (software: the CPU emulates a GPU)" : "") : `not available: ${engine.problem ?? "this page was opened with webgpu=off"}`, !gpu],
     ["SIMD", SIMD[build], build === "scalar"],
     ["Places", engine.places.map((place) => place.name).join(", ")],
-    ["Decides by", engine.profileStatus],
+    ["Profile", engine.profileStatus],
   ];
   $("browser").replaceChildren(...rows.flatMap(([term, text, problem]) => {
     const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
@@ -48,22 +48,22 @@ function describe(engine) {
 }
 
 async function calibrate(engine) {
-  tell("Measuring this machine for a second …");
+  show("Measuring this machine for a second …");
   const start = performance.now();
   store(await engine.calibrate({ seconds: 1 }));
   describe(engine);
-  tell(`Measured in ${((performance.now() - start) / 1000).toFixed(1)} s. Everything is ready.`);
+  show(`Measured in ${((performance.now() - start) / 1000).toFixed(1)} s. Everything is ready.`);
 }
 
 async function start() {
   const asked = new URLSearchParams(location.search);
-  // The page lists all adapters, software too; the router judges them once they are measured.
+  // The page also lists software adapters; the router decides about them after they are measured.
   const engine = await Engine.create({ profile: stored(), software: true, webgpu: asked.get("webgpu") !== "off" });
   describe(engine);
   if (!/measured/.test(engine.profileStatus) || /until/.test(engine.profileStatus)) {
     await calibrate(engine);
   } else {
-    tell("Everything is ready.");
+    show("Everything is ready.");
   }
   const parts = [bench(engine), await picture(engine), verification(engine)];
   $("calibrate").addEventListener("click", async () => {
@@ -72,7 +72,7 @@ async function start() {
       await calibrate(engine);
       parts.forEach((part) => part?.calibrated?.());
     } catch (error) {
-      tell(`Measuring failed: ${sentence(error)}`, true);
+      show(`Measuring failed: ${sentence(error)}`, true);
     }
     $("calibrate").disabled = false;
   });
@@ -84,6 +84,6 @@ async function start() {
 
 start().catch((error) => {
   console.error(error);
-  tell(`kiln could not start: ${sentence(error)}`, true);
+  show(`kiln could not start: ${sentence(error)}`, true);
   document.body.dataset.ready = "failed";
 });

@@ -5,14 +5,14 @@ import { duration } from "./bench.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** Taps on each side of the middle of the blur. */
+/** Weights of the blur on each side of the middle one. */
 const RADIUS = 12;
-/** Larger pictures are drawn smaller first. */
+/** The longer side of an image; larger images are scaled down first. */
 const MOST_PIXELS = 1024;
 const SOBEL = Float32Array.of(-1, 0, 1, -2, 0, 2, -1, 0, 1);
 const SOBEL_DOWN = Float32Array.of(-1, -2, -1, 0, 0, 0, 1, 2, 1);
 
-/** Weights of a Gaussian; of deviation 0 the picture itself. */
+/** Weights of a Gaussian; a deviation of 0 leaves the image as it is. */
 function gaussian(deviation) {
   const weights = Float32Array.from({ length: 2 * RADIUS + 1 }, (_, i) => {
     const distance = i - RADIUS;
@@ -51,7 +51,7 @@ export async function picture(engine) {
 
   function explain() {
     const { chosen, why, unsure, predictions } = filter.batch.explain([filter.result]);
-    $("picture-why").textContent = `${why}${unsure ? " (unsure: the next place is close)" : ""}.`;
+    $("picture-why").textContent = `${why}${unsure ? " (unsure: another place takes almost as long)" : ""}.`;
     const rows = predictions.map(({ place, seconds }) => {
       const row = document.createElement("tr");
       row.classList.toggle("chosen", place === chosen);
@@ -82,7 +82,7 @@ export async function picture(engine) {
         again = false;
         const { batch, input, across, down, share: edges, rest, result, width, height } = filter;
         const start = performance.now();
-        // Inputs are set only here, because a running batch takes none: an image that arrives meanwhile is drawn after it.
+        // Inputs of a running batch cannot change, so they are set only here: an image that arrives meanwhile is drawn afterwards.
         if (filter.holds !== shades) {
           batch.set(input, shades);
           filter.holds = shades;
@@ -106,7 +106,7 @@ export async function picture(engine) {
         document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
       } while (again);
     } catch (error) {
-      $("picture-problem").textContent = `The picture could not be computed: ${sentence(error)}`;
+      $("picture-problem").textContent = `The image could not be computed: ${sentence(error)}`;
     }
     running = false;
   }
@@ -116,7 +116,7 @@ export async function picture(engine) {
     try {
       bitmap = await createImageBitmap(source);
     } catch {
-      $("picture-problem").textContent = `${source.name ?? "This"} is no picture that this browser can read.`;
+      $("picture-problem").textContent = `${source.name ?? "This"} is not an image that this browser can read.`;
       return;
     }
     try {
@@ -130,7 +130,7 @@ export async function picture(engine) {
       shades = luminance(context.getImageData(0, 0, width, height));
       await draw();
     } catch (error) {
-      $("picture-problem").textContent = `The picture could not be computed: ${sentence(error)}`;
+      $("picture-problem").textContent = `The image could not be computed: ${sentence(error)}`;
     }
   }
 
@@ -143,7 +143,7 @@ export async function picture(engine) {
     area.classList.remove("over");
     const file = event.dataTransfer.files[0];
     if (file) show(file);
-    else $("picture-problem").textContent = "What was dropped is no file.";
+    else $("picture-problem").textContent = "Drop an image file here: this was not a file.";
   });
   for (const slider of [$("blur"), $("edges")]) slider.addEventListener("input", draw);
   for (const id of ["file", "blur", "edges"]) $(id).disabled = false;

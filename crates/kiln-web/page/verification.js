@@ -1,11 +1,11 @@
-// Every operation against the f64 reference, on each place, in this browser.
+// Compares every operation with the f64 reference, on each place, in this browser.
 
 import { verifiable } from "./kiln.js";
 import { sentence } from "./page.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** Elements of the largest case, and where the processor plays the GPU: there, as few as every operation has a case with. */
+/** Elements of the largest case; on a software GPU the least number for which every operation has a case. */
 const ELEMENTS = 5000;
 const ELEMENTS_IN_SOFTWARE = 64;
 
@@ -60,7 +60,7 @@ export function verification(engine) {
         row.append(shown);
       }
       const bounds = results.map(({ bound }) => bound.replace(/\d+\.\d{3,}/, (number) => Number(number).toFixed(1)));
-      // Arithmetic of a GPU may have bounds of its own.
+      // Bounds may differ on GPUs.
       const alike = bounds.every((bound) => bound === bounds[0] || bound === "");
       row.append(cell("td", alike ? bounds[0] : bounds.join(" / ")));
       table.tBodies[0].append(row);
@@ -70,7 +70,7 @@ export function verification(engine) {
     const summary = $("verify-summary");
     summary.classList.toggle("problem", failures.length > 0);
     summary.textContent = failures.length
-      ? `${failures.length} of ${cases} cases are out of bounds; the first: ${failures[0]}`
+      ? `${failures.length} of ${cases} cases exceed their bounds; the first: ${failures[0]}`
       : `${names.length} operations, ${cases} cases, all within their bounds.`;
     document.body.dataset.verified = String(failures.length);
   }
@@ -81,7 +81,7 @@ export function verification(engine) {
     try {
       await run();
     } catch (error) {
-      $("verify-summary").textContent = `The cases could not be run: ${sentence(error)}`;
+      $("verify-summary").textContent = `The check failed: ${sentence(error)}`;
     }
     button.disabled = false;
   });

@@ -121,7 +121,7 @@ const tests = {
     assert.match(await text(page, "picture-caption"), /512 × 512, in .* on /);
     assert.match(await text(page, "picture-why"), /predicted/);
     assert.equal(await page.locator("#picture-places tbody tr").count(), 2);
-    // The blur of a picture and its edges: not the picture, and not one shade.
+    // The filtered image differs from the original, and has more than one shade.
     const pixels = (id) => page.evaluate((id) => {
       const canvas = document.getElementById(id);
       return [...new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)];
@@ -306,7 +306,7 @@ const tests = {
 
   async "without WebGPU the page says so and goes on"() {
     const page = await visit(withWebgpu, { before: () => Object.defineProperty(Navigator.prototype, "gpu", { get: () => undefined }) });
-    assert.match(await text(page, "browser"), /none: .*this browser has no WebGPU/);
+    assert.match(await text(page, "browser"), /not available: .*this browser has no WebGPU/);
     assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
     const rejected = await page.evaluate(() => window.kiln.Engine.create({ webgpu: "required" }).catch((error) => error.code));
     assert.equal(rejected, "unavailable");
@@ -315,7 +315,7 @@ const tests = {
 
   async "an adapter that is refused is told"() {
     const page = await visit(withWebgpu, { before: () => { navigator.gpu.requestAdapter = async () => null; } });
-    assert.match(await text(page, "browser"), /none: .*offers no adapter/);
+    assert.match(await text(page, "browser"), /not available: .*offers no adapter/);
     assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
     await leave(page);
   },
@@ -326,7 +326,7 @@ const tests = {
         GPUAdapter.prototype.requestDevice = () => Promise.reject(new DOMException("the limits are too small", "OperationError"));
       },
     });
-    assert.match(await text(page, "browser"), /none: .*opening the device failed/);
+    assert.match(await text(page, "browser"), /not available: .*opening the device failed/);
     assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
     await leave(page);
   },
@@ -399,7 +399,7 @@ const tests = {
     const page = await visit(withWebgpu);
     await page.setInputFiles("#file", { name: "none.png", mimeType: "image/png", buffer: Buffer.from("no picture") });
     await page.waitForFunction(() => document.getElementById("picture-problem").textContent);
-    assert.match(await text(page, "picture-problem"), /none\.png is no picture/);
+    assert.match(await text(page, "picture-problem"), /none\.png is not an image/);
     const drawn = Number(await page.evaluate(() => document.body.dataset.drawn));
     // Wider than high, and larger than is drawn.
     const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1600" height="800"><rect width="800" height="800"/></svg>';
@@ -489,8 +489,8 @@ const tests = {
 
   async "without vectors the scalar build is loaded"() {
     const page = await visit(withWebgpu, { path: "?webgpu=off", before: () => { WebAssembly.validate = () => false; } });
-    assert.match(await text(page, "browser"), /no vectors, scalar code runs instead/);
-    assert.match(await text(page, "browser"), /none: this build of kiln has no WebGPU/);
+    assert.match(await text(page, "browser"), /no vectors, so scalar code runs/);
+    assert.match(await text(page, "browser"), /not available: this build of kiln has no WebGPU/);
     assert.match(await text(page, "picture-caption"), /on scalar/);
     await leave(page);
   },
@@ -577,7 +577,7 @@ const tests = {
     await page.click("#send");
     await page.waitForFunction(() => /stopped/.test(document.getElementById("rate").textContent));
     assert.match(await text(page, "rate"), /^3 tokens, .*; stopped$/);
-    // A file that is none takes the place of the model.
+    // A file that is not a model replaces the loaded model.
     await page.setInputFiles("#file", { name: "none.gguf", mimeType: "text/plain", buffer: Buffer.from("no model at all") });
     await page.waitForFunction(() => document.body.dataset.model === "failed");
     assert.match(await text(page, "problem"), /none\.gguf was not loaded\. .*\.$/);

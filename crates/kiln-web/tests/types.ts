@@ -1,4 +1,4 @@
-// kiln as a page in TypeScript uses it: checked, not run. What stands below `@ts-expect-error` must not be accepted.
+// kiln as a page in TypeScript uses it: checked, not run. Lines below `@ts-expect-error` must be rejected.
 
 import { Engine, build, hasVectors, operations, type Explanation, type KilnError } from "../../../target/web/kiln.js";
 import { Model, type ModelPlan } from "../../../target/web/models.js";

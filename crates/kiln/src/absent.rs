@@ -1,4 +1,4 @@
-//! What an engine does without, and why.
+//! The kinds of execution and the GPUs that an engine cannot use, and why.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use kiln_route::Backend;
 use crate::Engine;
 use crate::gpus::{self, Gpu};
 
-/// A kind of execution, or a GPU, that an engine does without. Displays as a line.
+/// A kind of execution, or a GPU, that an engine cannot use. Displays as a line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Absent {

@@ -1,4 +1,4 @@
-//! What an engine does without, and that it is logged once. Alone in its process, because it is logged once in a process.
+//! The devices that an engine cannot use are listed, and logged once. This test has its own process, because the log is once per process.
 #![cfg(not(target_arch = "wasm32"))]
 
 #[path = "support/told.rs"]

@@ -88,7 +88,7 @@ fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
 }
 
 #if ROWS == 1
-// Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it lies.
+// Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it is stored.
 fn add_elements(begin: vec4<u32>, lane: u32, row: u32) {
     let x_begin = row * p.k_blocks * (LEN / 4u);
     for (var i = lane; i < p.k_blocks * PARTS; i += LANES) {

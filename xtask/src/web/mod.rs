@@ -20,10 +20,10 @@ pub(crate) struct Arguments {
     /// The port to serve on.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Run the tests: the page driven in Chromium, the module in Node.
+    /// Test the pages in Chromium and the modules in Node.
     #[arg(long)]
     test: bool,
-    /// Take what an earlier run has built.
+    /// Use the modules of an earlier run instead of building them.
     #[arg(long)]
     built: bool,
 }

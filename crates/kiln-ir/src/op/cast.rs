@@ -42,8 +42,8 @@ impl Operation for Cast {
     fn contract(&self) -> Contract {
         Contract {
             bound: Bound::Exact,
-            special: "to f16 and bf16: nearest, the even one of two; beyond the greatest ∞, subnormal ones are kept, below \
-                      half of the least a zero of the same sign, NaN stays NaN; to integers: towards zero, saturating, NaN \
+            special: "to f16 and bf16: nearest, ties to even; above the greatest number ∞, subnormal results are kept, below \
+                      half of the smallest a zero of the same sign, NaN stays NaN; to integers: towards zero, saturating, NaN \
                       gives 0; to bool: whether it is not 0; from integers to floats: the nearest f32, then as f32",
         }
     }

@@ -67,8 +67,8 @@ impl Operation for Cumsum {
     fn contract(&self) -> Contract {
         Contract {
             bound: Bound::Magnitude(96.0),
-            special: "IEEE 754: from an infinity on it is that, from NaN on or from infinities of both signs on NaN; the bound is \
-                      that of 65 536 elements, it is 64 + n / 2048; integers are exact and wrap around",
+            special: "IEEE 754: ±∞ after an infinity, NaN after a NaN or after infinities of both signs; the bound is \
+                      for 65 536 elements, in general 64 + n / 2048; integers are exact and wrap around",
         }
     }
 

@@ -141,8 +141,8 @@ impl Operation for MatmulByExpert {
     fn contract(&self) -> Contract {
         Contract {
             bound: super::matmul::product_bound(4096),
-            special: "as matmul with weights of floats, and as quant_matmul with quantised ones, whose bound is that of \
-                      quant_matmul; an index that is no expert's is an error",
+            special: "as matmul for floating-point weights; as quant_matmul, with its bound, for quantised weights; an index without \
+                      an expert is an error",
         }
     }
 

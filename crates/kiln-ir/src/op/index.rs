@@ -69,7 +69,7 @@ impl Operation for Gather {
     fn contract(&self) -> Contract {
         Contract {
             bound: Bound::Exact,
-            special: "bits are copied, or are what they stand for as f32; an index outside of the table is an error",
+            special: "bits are copied, or decoded to f32; an index outside of the table is an error",
         }
     }
 

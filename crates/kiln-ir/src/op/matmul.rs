@@ -17,9 +17,9 @@ pub struct Matmul {
 
 /// The results of special values in sums of products; the bound beside it is that of k = 4096.
 const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets; \
-    the bound grows with the number of products k, and is named for 4096: min(w, 2√w) + 1 for w = min(k, 320) + k / 256; it \
-    is eight times what independent roundings come to, and where they all go one way, as with equal terms, the error may come \
-    to w + 1";
+    the bound grows with the number of products k, and is given for 4096: min(w, 2√w) + 1 for w = min(k, 320) + k / 256; it \
+    is eight times the error of independent roundings; if all roundings have one direction, as with equal terms, the error may \
+    reach w + 1";
 
 /// The error bound of a sum of `k` products on the CPU.
 pub(super) fn product_bound(k: usize) -> Bound {

@@ -41,7 +41,7 @@ impl Operation for Quantize {
         Contract {
             bound: Bound::Exact,
             special: "the bytes of the reference quantiser; a block with a NaN or an infinity decodes to NaN \
-                      throughout; magnitudes beyond the format take its largest; below its smallest step, and in blocks \
+                      throughout; magnitudes beyond the format become its largest number; below its smallest step, and in blocks \
                       of MXFP4 below 2⁻⁹⁶, zero",
         }
     }
@@ -190,7 +190,7 @@ impl Operation for QuantMatmul {
             bound: product_bound(4096 / self.format.block_len()),
             special: "Σ|terms| is Σ over blocks of max |x| times Σ (|scale q| + |minimum|): x may be rounded \
                       to 16 bits a block; NaN and infinities in x or in a scale give what IEEE 754 makes of the \
-                      products; k = 0 gives zeros; the bound grows with k, and is named for 4096",
+                      products; k = 0 gives zeros; the bound grows with k, and is given for 4096",
         }
     }
 

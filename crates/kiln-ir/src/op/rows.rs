@@ -170,8 +170,8 @@ impl Operation for Softmax {
             // Relative: m - x rounds by (m - x) u, which exp carries over; exp itself 2 u; the sum of exponentials
             // 2 u of theirs and, where its roundings are independent, 1.6 u of its tree; reciprocal and product 1 u each.
             bound: Bound::Magnitude(8.0),
-            special: "the bound is relative to yᵢ (1 + m - xᵢ), and more than twice what independent roundings come to; where they all go \
-                      one way the error may come to 33 + 1.25 ln n on the CPU; a row with NaN or +∞, or of -∞ alone, gives \
+            special: "the bound is relative to yᵢ (1 + m - xᵢ), and more than twice the error of independent roundings; if all have \
+                      one direction, the error may reach 33 + 1.25 ln n on the CPU; a row with NaN or +∞, or with only -∞, gives \
                       NaN; -∞ in another row gives 0; an empty row stays empty",
         }
     }
@@ -230,8 +230,8 @@ impl Operation for LogSoftmax {
             // A relative error of the sum, 3.6 u as for softmax, becomes an absolute error of its logarithm; the two
             // subtractions round by u of their results.
             bound: Bound::Magnitude(6.0),
-            special: "the bound is relative to 1 + (m - xᵢ) + ln Σ, and more than twice what independent roundings come to; where they all \
-                      go one way the error may come to 32 + 1.25 ln n on the CPU; a row with NaN or +∞, or of -∞ alone, gives \
+            special: "the bound is relative to 1 + (m - xᵢ) + ln Σ, and more than twice the error of independent roundings; if all have \
+                      one direction, the error may reach 32 + 1.25 ln n on the CPU; a row with NaN or +∞, or with only -∞, gives \
                       NaN; -∞ in another row gives -∞; an empty row stays empty",
         }
     }
@@ -296,8 +296,8 @@ impl Operation for LayerNorm {
             // root mean square, a quarter of the bound.
             bound: Bound::Magnitude(8.0),
             special: "the bound is relative to (1 + |zᵢ|) |γᵢ| + |βᵢ|, z = (x - μ) / √(σ² + eps), whatever the offset of the \
-                      row; it is four times what independent roundings come to, and is tested; what counting roundings \
-                      proves on the CPU, whatever the row, is 63 u; a row with NaN or ±∞ gives NaN; finite rows neither \
+                      row; it is four times the error of independent roundings, and is tested; the proven bound on the CPU, for any \
+                      row, is 63 u; a row with NaN or ±∞ gives NaN; finite rows neither \
                       overflow nor vanish; σ² + eps = 0 gives NaN",
         }
     }

@@ -29,7 +29,7 @@ pub(in super::super) struct Figure {
     limit: Option<f64>,
 }
 
-/// Reads what benches printed. Lines that are no JSON are what they say to people.
+/// Reads the output of benches, whose figures are lines of JSON. Other lines are for the terminal.
 pub(in super::super) fn read_peers(files: &[PathBuf]) -> Result<Vec<Figure>> {
     let mut figures: Vec<Figure> = Vec::new();
     for file in files {
@@ -49,7 +49,7 @@ pub(in super::super) fn read_peers(files: &[PathBuf]) -> Result<Vec<Figure>> {
 /// The heading of the tables that no run of `cargo xtask bench` writes.
 const OTHER_MACHINES: &str = "\n## Other machines\n";
 
-/// What follows the tables of a run in an earlier page, and stays in a new one.
+/// The part of an earlier page after the tables of a run, which a new page keeps.
 pub(in super::super) fn other_machines(page: &str) -> &str {
     page.find(OTHER_MACHINES).map_or("", |at| &page[at..])
 }
@@ -60,8 +60,8 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     let machine = &report.machine;
     write!(
         page,
-        "# Measurements\n\nEvery figure comes from the command named beside it. One run writes the tables before \
-         [Other machines](#other-machines);\nfigures of peers are those that their benches printed on the same machine. \
+        "# Measurements\n\nThis page has the tables behind [performance.md](performance.md), each with its command. One run of `cargo xtask bench` \
+         wrote the tables\nbefore [Other machines](#other-machines); the benches of peers ran on the same machine. \
          Rates differ between machines and days; ratios to\nlimits and peers differ less.\n\n\
          - machine: {}, {}, {}\n- instruction sets: {}\n{}- command: `{}`\n- date: {}, kiln {}\n",
         machine.processor,
@@ -73,15 +73,11 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
         date(report.when),
         report.version,
     )?;
+    write!(page, "\n## Beside the limits of the machine\n\n")?;
     write!(
         page,
-        "\n[performance.md](performance.md) summarizes these tables. GPUs beside their peers and browsers have benches of their own, whose\n\
-         figures are in [Other machines](#other-machines).\n\n## Beside the limits of the machine\n\n"
-    )?;
-    write!(
-        page,
-        "The limit is a loop of multiply-adds in registers, or the better of the passes over memory (ordinary stores, streaming \
-         stores) that touch\nwhat the operation touches and do nothing else, sample by sample in turns with it: what is\nwithin noise of it may come out above 100 %. `~` marks \
+        "The limit is the rate of a loop of multiply-adds in registers, or of the fastest loop (ordinary or streaming stores) that touches the \
+         same memory\nas the operation and does nothing else. Both are measured in turns, so noise may give more than 100 %. `~` marks \
          figures from fewer than {}\nundisturbed samples.\n\n| operation | size | one thread | limit | reached | all threads | limit | reached |\n\
          |---|---|---|---|---|---|---|---|\n",
         kiln_benches::measure::ENOUGH
@@ -96,7 +92,7 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     if let Some(routing) = &report.routing {
         write!(
             page,
-            "\n## Routing\n\nRegret over {} problems, {} of them with shapes held out of the calibration; a decision \
+            "\n## Routing\n\nRegret over {} problems, {} of them with shapes that the calibration has not seen (held out); a decision \
              takes {:.0} ns.\n{}\n\n| policy | geomean | p95 | worst | geomean of the held-out |\n|---|---|---|---|---|\n",
             routing.problems,
             routing.held_out,
@@ -114,7 +110,10 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
                 row.held_out.map_or("-".into(), |v| format!("{:.1} %", v * 100.0))
             )?;
         }
-        write!(page, "\nWhere the router lost most:\n\n| problem | chosen | best | regret |\n|---|---|---|---|\n")?;
+        write!(
+            page,
+            "\nThe largest regrets of the router:\n\n| problem | chosen | best | regret |\n|---|---|---|---|\n"
+        )?;
         for row in routing.worst(5) {
             let (chosen, best) = (routing.timed(row, row.chosen), routing.timed(row, row.best));
             writeln!(page, "| {} | {chosen} | {best} | {:.1} % |", row.problem, row.regret * 100.0)?;
@@ -157,14 +156,13 @@ fn rows(page: &mut String, series: &Series) -> Result<()> {
     Ok(())
 }
 
-/// Every operation at a few sizes on the CPU and on the adapters, and from where those pay.
+/// Every operation at a few sizes on the CPU and on the adapters, and the sizes at which an adapter is faster.
 fn write_gpus(page: &mut String, gpus: &Gpus) -> Result<()> {
     write!(
         page,
-        "\n## GPUs beside the CPU\n\nSample by sample in turns with the CPU, which is the better of one thread and all threads. \
-         Resident: operands and results\nstay on the device, and a call is submitted and waited for. Host to host: operands \
-         are sent, results are read. The copy is\none within the memory of the device that touches as many bytes and is \
-         waited for, too.\n\n"
+        "\n## GPUs beside the CPU\n\nCPU: the better of one thread and all threads. Resident: operands and results \
+         stay in device memory, and a call includes the\nwait for the result. Host to host: a call includes upload and download. Copy: \
+         a copy within device memory that touches as many\nbytes, with the wait. All are measured in turns.\n\n"
     )?;
     for adapter in &gpus.adapters {
         writeln!(page, "- {}: {}", adapter.name, adapter.detail)?;
@@ -190,8 +188,8 @@ fn write_gpus(page: &mut String, gpus: &Gpus) -> Result<()> {
             writeln!(page, " {} |", series.unit)?;
         }
     }
-    write!(page, "\nWhere a GPU starts to pay: from where it stays faster than the CPU up to the largest size.\n")?;
-    header(page, " operation | size is |", &["resident", "host to host"], "")?;
+    write!(page, "\nThe size from which a GPU stays faster than the CPU, up to the largest size:\n")?;
+    header(page, " operation | meaning of size |", &["resident", "host to host"], "")?;
     for series in &gpus.series {
         write!(page, "| {} | {} |", series.operation, series.shape)?;
         let columns = series.adapters.iter().flat_map(|on| [on.resident_pays, on.host_pays]);
@@ -205,8 +203,8 @@ fn write_gpus(page: &mut String, gpus: &Gpus) -> Result<()> {
 fn write_peers(page: &mut String, figures: &[Figure]) -> Result<()> {
     write!(
         page,
-        "\n## Beside peers\n\nkiln and its peers in one process, sample by sample in turns, on the same random data, with \
-         the same number of\nthreads. The ratio is the peer's time over that of kiln: above 1, kiln is faster.\n"
+        "\n## Beside peers\n\nkiln and other libraries (peers), measured in turns in one process, on the same random data, with \
+         the same number of\nthreads. The ratio is the time of the best peer divided by the time of kiln: above 1, kiln is faster.\n"
     )?;
     let mut groups: Vec<(&str, usize)> = Vec::new();
     for figure in figures {
@@ -221,7 +219,7 @@ fn write_peers(page: &mut String, figures: &[Figure]) -> Result<()> {
         write!(
             page,
             "\n### {bench}, {threads} thread{}, {isa}\n\n`cargo bench -p kiln-benches --bench {bench} -- --threads {threads}{quick} \
-             --json`\n\n| case | kiln | best peer | ratio | other peers | of the limit |\n|---|---|---|---|---|---|\n",
+             --json`\n\n| case | kiln | best peer | ratio | other peers | share of the limit |\n|---|---|---|---|---|---|\n",
             if threads == 1 { "" } else { "s" }
         )?;
         let mut cases: Vec<&str> = Vec::new();

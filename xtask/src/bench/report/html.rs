@@ -49,7 +49,7 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
     if let Some(picture) = &report.picture {
         write!(
             html,
-            "<h2>A picture</h2><p>{}: {}×{} pixels, blurred, then Sobel edges, recorded as one batch and run in \
+            "<h2>Image filter</h2><p>{}: {}×{} pixels, blurred, then Sobel edges. One recorded batch computes them in \
              {} ms ({} Mpixel/s).</p><div class=\"pair\"><figure><img alt=\"original\" src=\"{}\">\
              <figcaption>original</figcaption></figure><figure><img alt=\"edges\" src=\"{}\">\
              <figcaption>edges</figcaption></figure></div>",
@@ -67,11 +67,11 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
     }
     accuracy(&mut html, &report.accuracy)?;
     limits(&mut html, report)?;
-    write!(html, "<footer>{:.0} s in all.</footer></main></body></html>", report.seconds)?;
+    write!(html, "<footer>The run took {:.0} s.</footer></main></body></html>", report.seconds)?;
     Ok(html)
 }
 
-/// The result in a line of figures.
+/// The most important figures, in a row of cards.
 fn cards(html: &mut String, report: &Report) -> Result<()> {
     let mut cards: Vec<(String, String)> = Vec::new();
     let cases: usize = report.accuracy.iter().map(|r| r.cases).sum();
@@ -88,9 +88,9 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
             cards.push((
                 format!("{} {}", digits(rate), series.unit),
                 match series.operation {
-                    "matmul" => format!("matrix product at its best, {:.0} % of the limit", share * 100.0),
-                    "add" => "addition at its best".into(),
-                    _ => "sum at its best".into(),
+                    "matmul" => format!("highest rate of a matrix product, {:.0} % of the limit", share * 100.0),
+                    "add" => "highest rate of an addition".into(),
+                    _ => "highest rate of a sum".into(),
                 },
             ));
         }
@@ -99,7 +99,7 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
         if let Some(router) = routing.policies.first() {
             cards.push((format!("{:.1} %", router.geomean * 100.0), "geometric mean of the router's regret".into()));
         }
-        cards.push((format!("{:.0} ns", routing.decision_ns), "a decision of the router".into()));
+        cards.push((format!("{:.0} ns", routing.decision_ns), "time of a routing decision".into()));
     }
     write!(html, "<div class=\"cards\">")?;
     for (value, what) in cards {
@@ -110,7 +110,7 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
 }
 
 fn backends(html: &mut String, report: &Report) -> Result<()> {
-    write!(html, "<h2>What is here</h2><div class=\"scroll\"><table class=\"narrow text\"><tbody>")?;
+    write!(html, "<h2>Instruction sets and devices</h2><div class=\"scroll\"><table class=\"narrow text\"><tbody>")?;
     for backend in &report.backends {
         let (class, mark) = if backend.present { ("yes", "✓") } else { ("no", "–") };
         write!(
@@ -143,23 +143,23 @@ fn plots(html: &mut String, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Every operation on the CPU and on the adapters, and from where those pay.
+/// Every operation on the CPU and on the adapters, and the size from which an adapter is faster.
 fn gpus(html: &mut String, gpus: &Gpus) -> Result<()> {
     write!(
         html,
-        "<h2>GPUs beside the CPU</h2><p>The CPU is the better of one thread and all threads. Resident: operands and results \
-         stay on the device, and a call is submitted and waited for. Host to host: operands are sent, results are read. The \
-         limit is a copy within the memory of the device that touches as many bytes as the operation and is waited for, too. \
-         A GPU pays from where its curve stays above that of the CPU up to the largest size.</p>"
+        "<h2>GPUs beside the CPU</h2><p>CPU: the better of one thread and all threads. Resident: operands and results \
+         stay in device memory, and a call includes the wait for the result. Host to host: a call includes upload and download. \
+         The limit is a copy within device memory that touches as many bytes as the operation, with the wait. \
+         A GPU is faster from the size from which its curve stays above the curve of the CPU up to the largest size.</p>"
     )?;
     for adapter in &gpus.adapters {
         write!(html, "<p class=\"sub\">{}: {}</p>", escaped(&adapter.name), escaped(&adapter.detail))?;
     }
-    write!(html, "<div class=\"scroll\"><table class=\"narrow\"><thead><tr><th>where it starts to pay</th>")?;
+    write!(html, "<div class=\"scroll\"><table class=\"narrow\"><thead><tr><th>faster than the CPU</th>")?;
     for Adapter { name, .. } in &gpus.adapters {
         write!(html, "<th>{name}, resident</th><th>{name}, host to host</th>")?;
     }
-    write!(html, "<th>size is</th></tr></thead><tbody>")?;
+    write!(html, "<th>meaning of size</th></tr></thead><tbody>")?;
     for series in &gpus.series {
         write!(html, "<tr><td>{}</td>", series.operation)?;
         for on in &series.adapters {
@@ -177,14 +177,14 @@ fn gpus(html: &mut String, gpus: &Gpus) -> Result<()> {
         swatch(&format!("style=\"background:{host}\""), &format!("{name}, host to host"))?;
         swatch(&format!("class=\"dash\" style=\"border-color:{resident}\""), &format!("{name}, limit: a copy"))?;
     }
-    swatch("class=\"pays\"", "where it starts to pay, in the colour of its curve")?;
+    swatch("class=\"pays\"", "size from which the GPU is faster, in the colour of its curve")?;
     write!(html, "</p><div class=\"plots\">")?;
     for series in &gpus.series {
         write!(html, "<figure><figcaption>{}", series.operation)?;
         for (adapter, on) in gpus.adapters.iter().zip(&series.adapters) {
             write!(
                 html,
-                "<small>{} pays: resident {}, host to host {}</small>",
+                "<small>{} is faster: resident {}, host to host {}</small>",
                 adapter.name,
                 pays(on.resident_pays),
                 pays(on.host_pays)
@@ -199,8 +199,8 @@ fn gpus(html: &mut String, gpus: &Gpus) -> Result<()> {
 fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     write!(
         html,
-        "<h2>Routing</h2><p>Regret is the time on the chosen place over the time on the best place, less one, over {} \
-         problems; the shapes of {} of them were held out of the calibration. {}</p>\
+        "<h2>Routing</h2><p>The regret of a decision is the time on the chosen place divided by the time on the best place, less \
+         one. The table is over {} problems; {} of them have shapes that the calibration has not seen (held out). {}</p>\
          <div class=\"scroll\"><table><thead><tr><th>policy</th><th>geomean</th><th>p95</th><th>worst</th><th>held out</th></tr></thead><tbody>",
         routing.problems,
         routing.held_out,
@@ -220,7 +220,7 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     }
     write!(
         html,
-        "</tbody></table></div><h3>Where the router lost most</h3><div class=\"scroll\"><table class=\"text\"><thead><tr><th>problem</th><th>chosen</th>"
+        "</tbody></table></div><h3>The largest regrets of the router</h3><div class=\"scroll\"><table class=\"text\"><thead><tr><th>problem</th><th>chosen</th>"
     )?;
     write!(html, "<th>best</th><th>regret</th><th>held out</th></tr></thead><tbody>")?;
     for row in routing.worst(10) {
@@ -245,8 +245,8 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     });
     write!(
         html,
-        "<h3>Predicted over measured</h3><p>Seconds of every problem on every place; on the line the two are equal. They \
-         differ by a factor of {:.2} in the geometric mean.</p>{}<h3>Where operations go</h3><p class=\"legend\">",
+        "<h3>Predicted and measured times</h3><p>Seconds of every problem on every place. On the line both are equal. They \
+         differ by a factor of {:.2} in the geometric mean.</p>{}<h3>Chosen places by size</h3><p class=\"legend\">",
         routing.prediction_error,
         plot::predictions(dots)
     )?;
@@ -279,8 +279,8 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
 fn graphs(html: &mut String, routing: &Routing) -> Result<()> {
     write!(
         html,
-        "<h3>Graphs</h3><p>Recorded graphs with their weights in place, on each device alone and as planned, measured and \
-         (predicted).</p><div class=\"scroll\"><table class=\"text\"><thead><tr><th>graph</th><th>CPU</th>"
+        "<h3>Graphs</h3><p>Recorded graphs with resident weights, on each device alone and as the router places them. Each cell has the \
+         measured and the (predicted) time.</p><div class=\"scroll\"><table class=\"text\"><thead><tr><th>graph</th><th>CPU</th>"
     )?;
     let gpus = routing.graphs.first().map_or(0, |row| row.seconds.len().saturating_sub(1));
     let names = &routing.places[routing.places.len().saturating_sub(gpus)..];
@@ -299,7 +299,7 @@ fn graphs(html: &mut String, routing: &Routing) -> Result<()> {
     Ok(())
 }
 
-/// As in the plots; where there are several counts of threads, the more of them the darker.
+/// The colour of a place in the plots; for several numbers of threads, more threads are darker.
 fn place_colour(place: &str, routing: &Routing) -> String {
     let threads = |name: &str| name.rsplit_once(" x").and_then(|(_, n)| n.parse::<u32>().ok()).unwrap_or(1);
     let most = routing.places.iter().map(|p| threads(p)).max().unwrap_or(1);
@@ -322,7 +322,7 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
     }
     write!(
         html,
-        "<h2>Accuracy</h2><p>The worst error against the f64 reference, as a share of what the bound allows in its case. The \
+        "<h2>Accuracy</h2><p>The worst error of each operation against the f64 reference, as a share of its bound. The \
          bound is in ULP, or in multiples of u = 2⁻²⁴ times the sum of magnitudes.</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>bound</th>"
     )?;
     backends.iter().try_for_each(|backend| write!(html, "<th>{backend}</th>"))?;
@@ -351,7 +351,7 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
 fn limits(html: &mut String, report: &Report) -> Result<()> {
     write!(
         html,
-        "<h2>Limits of the machine</h2><div class=\"scroll\"><table class=\"narrow\"><thead><tr><th>loop</th><th>instruction set</th>\
+        "<h2>Limits of this machine</h2><div class=\"scroll\"><table class=\"narrow\"><thead><tr><th>loop</th><th>instruction set</th>\
          <th>threads</th><th>rate</th></tr></thead><tbody>"
     )?;
     for limit in &report.limits {

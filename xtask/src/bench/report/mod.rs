@@ -1,4 +1,4 @@
-//! What was found out, for people: a table in the terminal, a page, and a part of the documentation.
+//! The results as a table in the terminal, a page, and a part of the documentation.
 
 use super::gpus::Pays;
 
@@ -18,7 +18,7 @@ pub(super) fn digits(value: f64) -> String {
     }
 }
 
-/// A count with its thousands apart.
+/// A count with separated thousands.
 fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -31,7 +31,7 @@ fn grouped(n: usize) -> String {
     text
 }
 
-/// From where an adapter pays, in words.
+/// The sizes at which an adapter is faster, in words.
 fn pays(pays: Pays) -> String {
     match pays {
         Pays::Never => "never in this range".into(),
@@ -52,7 +52,7 @@ fn about(size: f64) -> String {
     if unit < 1.0 && !prefix.is_empty() { format!("{rounded:.1}{prefix}") } else { format!("{rounded:.0}{prefix}") }
 }
 
-/// A size as people write it: powers of two with their prefix where they are whole.
+/// A size, with a binary prefix if it is a whole multiple.
 pub(super) fn size(n: usize) -> String {
     match n {
         n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} Mi", n >> 20),

@@ -18,7 +18,7 @@ pub(in super::super) fn heading(text: &str) {
     }
 }
 
-/// The machine and what runs on it.
+/// The machine, its instruction sets and its devices.
 pub(in super::super) fn machine(machine: &Machine, backends: &[Backend]) {
     let memory = machine.memory_gib.map_or(String::new(), |g| format!(", {g:.0} GiB of memory"));
     println!("  {}, {}{memory}, {}", machine.processor, machine.threads(), machine.system);
@@ -59,9 +59,7 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
     let compared: usize = rows.iter().map(|r| r.compared).sum();
     let cases: usize = rows.iter().map(|r| r.cases).sum();
     let failures: Vec<&Row> = rows.iter().filter(|r| r.failures > 0).collect();
-    println!(
-        "  {cases} cases, {compared} elements compared; the worst error as a share of what the bound allows in its case"
-    );
+    println!("  {cases} cases, {compared} elements compared; a column has the worst error as a share of its bound");
     for row in failures {
         println!("  FAIL {} on {}: {}", row.op, row.backend, row.failure.as_deref().unwrap_or(""));
     }
@@ -95,7 +93,7 @@ pub(in super::super) fn measurements(limits: &[Limit], series: &[Series]) {
             println!("  {name:<16}{:>8}{cells}{limit}  {}", size(n), series.unit);
         }
     }
-    println!("  the limit is that of the fastest column; ~ marks figures from disturbed samples");
+    println!("  the limit is for the threads of the fastest column; ~ marks figures from disturbed samples");
     for limit in limits.iter().filter(|l| l.unit == "GFLOP/s") {
         println!("  {} {} of {} on {} thread(s)", limit.name, digits(limit.value), limit.unit, limit.threads);
     }
@@ -107,7 +105,7 @@ pub(super) fn rate(points: &[Point], size: usize) -> String {
     point.map_or("-".into(), |p| digits(p.rate) + if p.certain { "" } else { "~" })
 }
 
-/// The rates of every operation on the CPU and on every adapter, and from where those pay.
+/// The rates of every operation on the CPU and on every adapter, and the sizes at which an adapter is faster.
 pub(in super::super) fn gpus(gpus: &Gpus) {
     for adapter in &gpus.adapters {
         println!("  {} is {}", adapter.name, adapter.detail);
@@ -126,9 +124,9 @@ pub(in super::super) fn gpus(gpus: &Gpus) {
         }
     }
     println!(
-        "  resident: submitted and waited for; host-host: sent, run and read; copy: what a copy on the device allows"
+        "  resident: submit and wait; host-host: upload, run and download; copy: the limit, a copy within device memory"
     );
-    println!("\n  Where a GPU starts to pay");
+    println!("\n  Sizes at which a GPU is faster than the CPU");
     println!(
         "  {:<24}{}",
         "operation",
