@@ -135,8 +135,18 @@ pub(super) fn all() -> Vec<Step> {
         .beside(),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
-            let packages =
-                ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln-device", "kiln", "kiln-llm", "fuzz", "xtask"];
+            let packages = [
+                "kiln-ir",
+                "kiln-files",
+                "kiln-gguf",
+                "kiln-route",
+                "kiln-simd",
+                "kiln-device",
+                "kiln",
+                "kiln-llm",
+                "fuzz",
+                "xtask",
+            ];
             packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test)
         }),
         Step::new(
