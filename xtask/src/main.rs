@@ -10,7 +10,6 @@ mod publish;
 mod test;
 mod web;
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,7 +43,7 @@ enum Command {
     Exhaustive(exhaustive::Arguments),
 }
 
-/// Writes a file, with its directory, and waits until it is on the disk: some systems report a full disk, or a quota, only then.
+/// Writes a file, with its directory, in one piece. What is not a file, such as a pipe or a device, is written to.
 ///
 /// # Errors
 /// The message of the system, with the path.
@@ -53,10 +52,10 @@ fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             std::fs::create_dir_all(directory)?;
         }
-        let mut file = File::create(path)?;
-        file.write_all(contents.as_ref())?;
-        // Pipes and devices do not support `sync_all`.
-        if file.metadata()?.is_file() { file.sync_all() } else { Ok(()) }
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            return std::fs::write(path, contents);
+        }
+        kiln_files::replace(path, |file| file.write_all(contents.as_ref()))
     };
     written().map_err(|error: std::io::Error| format!("{}: {error}", path.display()).into())
 }

@@ -73,7 +73,7 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
 const FOLDER: &str = "target/kiln/package";
 
 /// The crates that `kiln` needs with its default features. Cargo would look for a missing one in the registry.
-const ALONE: &[&str] = &["kiln", "kiln-device", "kiln-ir", "kiln-route", "kiln-simd"];
+const ALONE: &[&str] = &["kiln", "kiln-device", "kiln-files", "kiln-ir", "kiln-route", "kiln-simd"];
 
 /// Packs the crates and unpacks them into folders `NAME-VERSION`.
 ///

@@ -1,13 +1,11 @@
 //! Files that hold what was expensive to make, for the next process: compiled code.
 //!
 //! A file is magic bytes, a version, a key that says what the contents were made from and by whom, the contents, and a
-//! checksum of all that. Numbers are little endian; key and contents begin with their length. It is written into a
-//! temporary file first, which then takes its name, so that no reader sees half of it.
+//! checksum of all that. Numbers are little endian; key and contents begin with their length.
 #![cfg(not(target_arch = "wasm32"))] // a browser has no files
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Larger files are ignored.
 const MOST_BYTES: u64 = 256 << 20;
@@ -53,36 +51,6 @@ pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Writes a file and waits until it is on the disk: some systems report a full disk or an exceeded quota only then.
-fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = std::fs::File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Removes abandoned temporary files: those of processes that no longer run.
-fn remove_abandoned(path: &Path) {
-    let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { return };
-    // Writing a file takes milliseconds. On systems without a process list, a file that is an hour old is abandoned.
-    let (processes, least) = (Path::new("/proc"), if cfg!(target_os = "linux") { 1 } else { 3600 });
-    for entry in std::fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let number = |name: &str| {
-            let middle = name.strip_prefix(stem)?.strip_prefix('.')?.strip_suffix(".tmp")?;
-            middle.split_once('-')?.0.parse::<u32>().ok()
-        };
-        let process = name.to_str().and_then(number);
-        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
-        if let (Some(process), Some(age)) = (process, age)
-            && age.as_secs() >= least
-            && !(cfg!(target_os = "linux") && processes.join(process.to_string()).exists())
-        {
-            // Another process may have removed it already.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
 impl Kind {
     /// The contents of a file that was written with this key.
     ///
@@ -106,24 +74,15 @@ impl Kind {
         self.decode(&bytes, key).map(<[u8]>::to_vec)
     }
 
-    /// Writes a file, with its folder. Removes temporary files of processes that were killed while they wrote.
+    /// Writes a file, with its folder, in one piece; see [`kiln_files::replace`].
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of [`kiln_files::replace`] and of making the folder.
     pub fn save(&self, path: &Path, key: &str, contents: &[u8]) -> std::io::Result<()> {
-        std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-        // Several threads of one process may write at the same time.
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        remove_abandoned(path);
-        let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-        let written =
-            write_synced(&temporary, &self.encode(key, contents)).and_then(|()| std::fs::rename(&temporary, path));
-        if written.is_err() {
-            // Reports the first error; the next process that writes removes the temporary file.
-            let _ = std::fs::remove_file(&temporary);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
         }
-        written
+        kiln_files::replace(path, |file| file.write_all(&self.encode(key, contents)))
     }
 
     fn encode(&self, key: &str, contents: &[u8]) -> Vec<u8> {
@@ -186,7 +145,7 @@ mod tests {
         let path = folder.join("deeper").join("file.bin");
         assert_eq!(KIND.load(&path, "a driver"), Err(Unusable::Missing));
         // The file of a process that was killed while writing; the process number no longer exists.
-        let left = path.with_extension("4194305-7.tmp");
+        let left = path.with_file_name(".file.bin.4194305-7");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let file = std::fs::File::create(&left).unwrap();
         file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();

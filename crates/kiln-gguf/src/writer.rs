@@ -360,10 +360,7 @@ impl<'a> Writer<'a> {
 
 #[cfg(not(target_arch = "wasm32"))]
 mod files {
-    use std::fs::File;
-    use std::io::{self, BufWriter, Write};
     use std::path::{Path, PathBuf};
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::{ToValue, Writer, refused, string};
     use crate::{Error, Result, split};
@@ -375,7 +372,7 @@ mod files {
         /// # Errors
         /// [`Error::Io`].
         pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-            replace(path.as_ref(), |file| self.write(file)).map_err(Error::io(path.as_ref()))
+            kiln_files::replace(&path, |file| self.write(file)).map_err(Error::io(path.as_ref()))
         }
 
         /// Writes files `PREFIX-00001-of-0000N.gguf`, each with at most `most_bytes` of tensors, but with one tensor at
@@ -413,38 +410,11 @@ mod files {
                 add(split::COUNT, &count);
                 add(split::TENSORS, &i32::try_from(self.tensors.len()).unwrap_or(i32::MAX));
                 let path = split::path_of(prefix.as_ref(), number, count);
-                replace(&path, |file| self.write_part(file, part.clone(), (keys, &entries)))
+                kiln_files::replace(&path, |file| self.write_part(file, part.clone(), (keys, &entries)))
                     .map_err(Error::io(&path))?;
                 paths.push(path);
             }
             Ok(paths)
         }
-    }
-
-    /// Writes a temporary file in the same folder, waits until it is on the disk (some systems report a full disk only
-    /// then), and renames it.
-    fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
-        // Renaming over a device would replace it.
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            let reason = "it is a directory, a FIFO or a device, not a file";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        }
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-        // Several threads of one process may write at the same time.
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let temporary = path.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
-        let written = File::create_new(&temporary).and_then(|file| {
-            let mut buffered = BufWriter::new(&file);
-            write(&mut buffered)?;
-            buffered.flush()?;
-            file.sync_all()?;
-            std::fs::rename(&temporary, path)
-        });
-        if written.is_err() {
-            // Reports the first error.
-            let _ = std::fs::remove_file(&temporary);
-        }
-        written
     }
 }

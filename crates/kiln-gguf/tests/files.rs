@@ -79,6 +79,22 @@ fn a_file_that_is_read_may_be_cut_and_one_that_is_mapped_replaced() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn the_next_writer_removes_what_a_killed_process_has_left() {
+    let folder = folder("killed");
+    // No process has the number 4194305: it is beyond the largest that Linux gives. Process 1 always runs.
+    for name in [".model.gguf.4194305-0", ".model.gguf.1-0", ".other.gguf.4194305-0"] {
+        let file = std::fs::File::create(folder.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(2)).unwrap();
+    }
+    Writer::new().save(folder.join("model.gguf")).unwrap();
+    let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut left: Vec<String> = names.collect();
+    left.sort();
+    assert_eq!(left, [".model.gguf.1-0", ".other.gguf.4194305-0", "model.gguf"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn a_disk_that_is_full_is_an_error() {
     use std::io::Write;
     // Opened for writing, this device fails every write.

@@ -1,7 +1,6 @@
 //! Profiles: what was measured on a machine, and how it is kept.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -169,32 +168,6 @@ pub enum ProfileProblem {
 /// The error for keeping a profile in something other than a file.
 fn no_file() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a directory, a FIFO or a device, not a file")
-}
-
-/// Writes a file and waits until it is on the disk: some systems report a full disk or an exceeded quota only then.
-fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    let mut file = std::fs::File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Removes temporary files, named `prefix` and `PID-NUMBER`, of processes that no longer run.
-fn remove_abandoned(directory: &Path, prefix: &str) {
-    // Writing a file takes milliseconds. On systems without a process list, a file that is an hour old is abandoned.
-    let (processes, least) = (Path::new("/proc"), if cfg!(target_os = "linux") { 1 } else { 3600 });
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split_once('-')?.0.parse::<u32>().ok());
-        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
-        if let (Some(process), Some(age)) = (process, age)
-            && age.as_secs() >= least
-            && !(cfg!(target_os = "linux") && processes.join(process.to_string()).exists())
-        {
-            // Another process may have removed it already.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// What is wrong with JSON, which the message quotes.
@@ -428,32 +401,27 @@ impl Profile {
         Self::from_json(text, machine)
     }
 
-    /// Writes the profile to a file, with its directory: into a temporary file beside it, which then takes its name, so
-    /// that no reader sees half of it. Removes temporary files of processes that were killed while they wrote.
+    /// Writes the profile to a file, with its directory, in one piece; see [`kiln_files::replace`].
     ///
     /// # Errors
-    /// What the system says; [`InvalidInput`](std::io::ErrorKind::InvalidInput) where a directory, a FIFO or a device has this name.
+    /// The errors of [`kiln_files::replace`] and of making the directory: [`InvalidInput`](std::io::ErrorKind::InvalidInput) where a
+    /// directory, a FIFO or a device has this name. [`Unsupported`](std::io::ErrorKind::Unsupported) in a browser, which has no files.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Renaming over a device would replace it.
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Err(no_file());
+        use std::io::Write;
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
         }
-        std::fs::create_dir_all(directory)?;
-        let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
-        // Several threads of one process may write at the same time.
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!(".{name}.");
-        remove_abandoned(directory, &prefix);
-        let temporary = directory.join(format!("{prefix}{}-{number}", std::process::id()));
-        let written =
-            write_synced(&temporary, self.to_json().as_bytes()).and_then(|()| std::fs::rename(&temporary, path));
-        if written.is_err() {
-            // Reports the first error; the next process that writes removes the temporary file.
-            let _ = std::fs::remove_file(&temporary);
-        }
-        written
+        kiln_files::replace(path, |file| file.write_all(self.to_json().as_bytes()))
+    }
+
+    /// Fails: a browser has no files.
+    ///
+    /// # Errors
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported).
+    #[cfg(target_arch = "wasm32")]
+    pub fn save(&self, _: &Path) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
     }
 
     fn checked(mut self) -> Result<Self, ProfileProblem> {

@@ -70,20 +70,20 @@ fn a_process_that_was_killed_leaves_nothing_for_ever() {
         let file = std::fs::File::create(directory.join(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();
     };
-    // No process has the number of the first.
-    let running = format!(".profile.json.{}-9", std::process::id());
-    [".profile.json.4194305-3", ".other.json.4194305-3", &running].into_iter().for_each(old);
+    // No process has the number of the first; process 1 always runs.
+    let running = ".profile.json.1-9";
+    [".profile.json.4194305-3", ".other.json.4194305-3", running].into_iter().for_each(old);
     profile().save(&directory.join("profile.json")).unwrap();
     let mut left: Vec<String> = std::fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         // On other systems processes cannot be listed.
-        .filter(|name| cfg!(target_os = "linux") || *name != running)
+        .filter(|name| cfg!(target_os = "linux") || name != running)
         .collect();
     left.sort();
     let mut expected = vec![".other.json.4194305-3", "profile.json"];
     if cfg!(target_os = "linux") {
-        expected.insert(1, &running);
+        expected.insert(1, running);
     }
     assert_eq!(left, expected);
     std::fs::remove_dir_all(directory).unwrap();

@@ -9,7 +9,7 @@
 //! | `gemm`, `experts`, `convolve`, `attention` | products of matrices and what is made of them |
 //! | `pool`, `resize` | windows of images, images of another size |
 //! | `quant` | quantised weights: decoding, fitting, products |
-//! | `threads`, `pool`, `scratch` | how work is divided among threads, and their memory |
+//! | `threads`, `hand_over`, `sync`, `scratch` | how work is divided among threads and handed to them, and their memory |
 //! | [`limits`] | the bandwidth and arithmetic peaks of the machine, measured |
 //!
 //! Design choices:
@@ -38,6 +38,8 @@ mod experts;
 mod float_state;
 mod fused;
 mod gemm;
+#[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
+mod hand_over;
 mod index;
 pub mod limits;
 mod math;
@@ -53,6 +55,8 @@ mod scratch;
 mod shape;
 mod simd;
 mod sort;
+#[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
+mod sync;
 mod threads;
 mod tile;
 mod transpose;

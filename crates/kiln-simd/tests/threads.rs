@@ -7,6 +7,10 @@
 #[path = "../src/float_state.rs"]
 #[allow(dead_code, unused_imports, unused_macros)] // items that kernels use
 mod float_state;
+#[path = "../src/hand_over.rs"]
+mod hand_over;
+#[path = "../src/sync.rs"]
+mod sync;
 #[path = "../src/threads.rs"]
 #[allow(dead_code)] // items that kernels use
 mod threads;

@@ -135,10 +135,21 @@ pub(super) fn all() -> Vec<Step> {
         .beside(),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
-            let packages =
-                ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln-device", "kiln", "kiln-llm", "fuzz", "xtask"];
-            packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test)
+            let packages = [
+                "kiln-ir",
+                "kiln-files",
+                "kiln-gguf",
+                "kiln-route",
+                "kiln-simd",
+                "kiln-device",
+                "kiln",
+                "kiln-llm",
+                "fuzz",
+                "xtask",
+            ];
+            packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test) && !is_a_model(test)
         }),
+        Step::tests("loom", "work is handed to threads soundly in every order of their steps", is_a_model),
         Step::new(
             "models",
             "a real model's tokens, those of llama.cpp's vocabularies, and prompts of chats are what they should be",
@@ -229,6 +240,11 @@ fn of_a_gpu(test: &Program) -> bool {
 /// Whether a test needs files of models, which the step `models` brings.
 fn of_models(test: &Program) -> bool {
     ["minilm", "smollm2", "templates", "vectors"].contains(&test.name.as_str())
+}
+
+/// Whether this is a model of threads, which is checked by loom.
+fn is_a_model(test: &Program) -> bool {
+    test.name == "loom"
 }
 
 /// Whether a test brings the host into a state that others do not expect, or starts itself again in one.
@@ -392,7 +408,9 @@ fn aarch64(runner: &mut Runner) -> Outcome {
         Err(error) => return Outcome::Failed(error.to_string()),
     };
     let names = tests.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    let names: Vec<String> = names.filter_map(|path| Some(format!("--test {}", path.file_stem()?.to_str()?))).collect();
+    let names = names.filter_map(|path| path.file_stem()?.to_str().map(str::to_owned));
+    // loom simulates the memory of processors: on another one it would find the same.
+    let names: Vec<String> = names.filter(|name| name != "loom").map(|name| format!("--test {name}")).collect();
     let tests = format!(
         "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu",
         names.join(" ")
