@@ -54,6 +54,8 @@ struct Storage {
     /// Copies in device memory, each with its GPU.
     devices: RwLock<Vec<(Gpu, Resident)>>,
     keep_on_host: bool,
+    /// The number of parts of a tensor of parts, which no single device and not the host has as a whole.
+    parts: Option<usize>,
 }
 
 /// Elements on the host.
@@ -64,15 +66,18 @@ pub(crate) enum Host {
     Parts(Vec<Tensor>),
 }
 
+/// The error for reading a tensor of parts elsewhere than on a group.
+fn apart(parts: usize) -> Error {
+    let reason = "each device of a group has one; only operations on a group of as many devices read it".into();
+    Error::Unavailable { what: format!("a tensor of {parts} parts"), reason }
+}
+
 impl Host {
     fn data(&self) -> Result<Data<'_>> {
         match self {
             Self::Owned(buffer) => Ok(buffer.as_data()),
             Self::Shared(dtype, bytes) => Data::from_bytes(*dtype, (**bytes).as_ref()),
-            Self::Parts(parts) => Err(Error::Unavailable {
-                what: format!("a tensor of {} parts", parts.len()),
-                reason: "only a group of as many devices has all of its elements".into(),
-            }),
+            Self::Parts(parts) => Err(apart(parts.len())),
         }
     }
 
@@ -180,7 +185,9 @@ impl Tensor {
                 return Err(Error::Shape { op, reason });
             }
         }
-        Ok(Self { storage: Arc::new(Storage::on_host_alone(Host::Parts(parts), ty)), offset: 0, ty })
+        let count = Some(parts.len());
+        let storage = Storage { parts: count, ..Storage::on_host_alone(Host::Parts(parts), ty) };
+        Ok(Self { storage: Arc::new(storage), offset: 0, ty })
     }
 
     /// The same tensor, whose copy on the host stays when it is copied to a device: after the device is lost it can still be
@@ -196,6 +203,7 @@ impl Tensor {
             host: RwLock::new(Some(host)),
             devices: RwLock::new(devices),
             keep_on_host: true,
+            parts: None,
         };
         Ok(Self { storage: Arc::new(storage), ..self.clone() })
     }
@@ -203,7 +211,7 @@ impl Tensor {
     /// A result in the memory of a GPU.
     pub(crate) fn on_device(gpu: &Gpu, resident: Resident, ty: TensorType) -> Self {
         let devices = RwLock::new(vec![(gpu.clone(), resident)]);
-        let storage = Storage { ty, host: RwLock::new(None), devices, keep_on_host: false };
+        let storage = Storage { ty, host: RwLock::new(None), devices, keep_on_host: false, parts: None };
         Self { storage: Arc::new(storage), offset: 0, ty }
     }
 
@@ -258,6 +266,7 @@ impl Tensor {
     }
 
     pub(crate) async fn buffer(&self, waiting: Waiting) -> Result<Buffer> {
+        self.storage.check_whole()?;
         if let Some(host) = self.storage.host() {
             return host.part(self.offset, &self.ty)?.to_buffer();
         }
@@ -283,10 +292,12 @@ impl Tensor {
         let whole = match self.storage.device(gpu) {
             Some(resident) => resident,
             None => {
-                let host = self.storage.on_host(waiting).await?;
-                let resident = match &*host {
-                    Host::Parts(parts) => upload_parts(gpu, parts, waiting).await?,
-                    whole => gpu.upload(&Operand::new(whole.data()?, self.storage.ty.shape)?, waiting).await?,
+                let resident = match self.storage.host().as_deref() {
+                    Some(Host::Parts(parts)) => upload_parts(gpu, parts, waiting).await?,
+                    _ => {
+                        let host = self.storage.on_host(waiting).await?;
+                        gpu.upload(&Operand::new(host.data()?, self.storage.ty.shape)?, waiting).await?
+                    }
                 };
                 self.storage.put(gpu, &resident);
                 resident
@@ -300,6 +311,10 @@ impl Tensor {
         let on_host = self.storage.host().is_some();
         let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner);
         let positions = devices.iter().filter_map(|(gpu, _)| engine.position(gpu));
+        let residency = match self.storage.parts {
+            Some(parts) => engine.on_groups_of(parts, residency),
+            None => residency,
+        };
         positions.enumerate().fold(residency, |residency, (number, position)| match (on_host, number) {
             (false, 0) => residency.moved(index, gpus::memory(position)),
             _ => residency.copied(index, gpus::memory(position)),
@@ -368,7 +383,7 @@ async fn upload_parts(gpu: &Gpu, parts: &[Tensor], waiting: Waiting) -> Result<R
 impl Storage {
     fn on_host_alone(host: Host, ty: TensorType) -> Self {
         let host = RwLock::new(Some(Arc::new(host)));
-        Self { ty, host, devices: RwLock::default(), keep_on_host: false }
+        Self { ty, host, devices: RwLock::default(), keep_on_host: false, parts: None }
     }
 
     fn host(&self) -> Option<Arc<Host>> {
@@ -396,7 +411,12 @@ impl Storage {
         }
     }
 
+    fn check_whole(&self) -> Result<()> {
+        self.parts.map_or(Ok(()), |parts| Err(apart(parts)))
+    }
+
     async fn on_host(&self, waiting: Waiting) -> Result<Arc<Host>> {
+        self.check_whole()?;
         if let Some(host) = self.host() {
             return Ok(host);
         }
@@ -483,6 +503,13 @@ impl Engine {
             return Err(Error::Unavailable { what: format!("place {place:?}"), reason });
         }
         Ok(gpu)
+    }
+
+    /// Excludes all places but groups of this many devices.
+    fn on_groups_of(&self, devices: usize, residency: Residency) -> Residency {
+        let others = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.devices() != devices);
+        let others = (0..self.cpu.len()).chain(others.map(|(position, _)| self.cpu.len() + position));
+        others.fold(residency, Residency::barred)
     }
 
     /// The position of a GPU among the engine's GPUs.

@@ -6,10 +6,10 @@
 mod prelu;
 
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
-use kiln::op::{Convolve2d, Elementwise, Matmul, Padding};
+use kiln::op::{AllReduce, Convolve2d, Elementwise, Matmul, Padding};
 use kiln::{
     Backend, Effort, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, ProfileStatus, Record,
-    Roofline, Shape, TensorType,
+    Roofline, Shape, Tensor, TensorType,
 };
 
 /// The adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with `wgpu` in
@@ -287,4 +287,38 @@ fn a_custom_operation_keeps_its_contract_and_goes_where_it_has_a_kernel() {
     let y = batch.neg(y).unwrap();
     batch.execute(&[y]).unwrap();
     assert_eq!(batch.read(y).unwrap(), [0.5, -2.0]);
+}
+
+#[test]
+fn a_group_is_a_place_that_alone_reads_tensors_of_parts() {
+    let Some(adapter) = adapter() else { return };
+    let engine =
+        Engine::builder().adapter_group(&[adapter.clone(), adapter.clone()]).without_profile().build().unwrap();
+    let name = gpu_place(&engine);
+    assert_eq!((engine.devices_of(&name), engine.devices_of("host")), (Ok(2), Ok(1)));
+    assert!(matches!(engine.devices_of("nowhere"), Err(Error::Unavailable { .. })));
+    let part = |data: &[f32]| Tensor::from_slice(data, &[2, 2]).unwrap();
+    let x = Tensor::from_parts(vec![part(&[1.0, 2.0, 3.0, 4.0]), part(&[10.0, 20.0, 30.0, 40.0])]).unwrap();
+    let whole = part(&[1.0, 0.0, 0.0, 1.0]);
+    // Too small to be worth a GPU, but no other place has the parts.
+    let mut batch = engine.batch();
+    let (parts, whole) = (batch.import(&x), batch.import(&whole));
+    let y = batch.matmul(parts, whole).unwrap();
+    let y = batch.record(AllReduce, &[y]).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), [11.0, 22.0, 33.0, 44.0]);
+    let cut = engine.tensors().scale(&x.slice(1..2).unwrap(), 2.0).unwrap();
+    assert_eq!(cut.to_vec().unwrap(), [6.0, 8.0], "that of the first device");
+    // Whether they are on the host still or on the group.
+    let unused = Tensor::from_parts(vec![part(&[0.0; 4]), part(&[0.0; 4])]).unwrap();
+    for x in [&x, &unused] {
+        assert!(matches!(x.to_vec(), Err(Error::Unavailable { what, .. }) if what == "a tensor of 2 parts"));
+        assert!(matches!(x.keep_on_host(), Err(Error::Unavailable { .. })));
+        assert!(matches!(engine.move_to(x, "host"), Err(Error::Unavailable { .. })));
+    }
+    let alone = builder(adapter).build().unwrap();
+    assert!(matches!(alone.tensors().relu(&x), Err(Error::Unsupported { .. })), "no place has all parts");
+    assert!(matches!(Tensor::from_parts(Vec::new()), Err(Error::Arity { .. })));
+    let other = Tensor::from_slice(&[1.0], &[1]).unwrap();
+    assert!(matches!(Tensor::from_parts(vec![other, part(&[0.0; 4])]), Err(Error::Shape { .. })));
 }
