@@ -113,7 +113,7 @@ const tests = {
     await leave(page);
   },
 
-  async "the page measures, keeps what it measured, and draws the picture"() {
+  async "the page measures, keeps the profile, and draws the image"() {
     const page = await visit(withWebgpu, { kept: null });
     assert.match(await text(page, "status"), /Measured in \d/);
     assert.match(await text(page, "browser"), /swiftshader.*software/i);
@@ -313,14 +313,14 @@ const tests = {
     await leave(page);
   },
 
-  async "an adapter that is refused is told"() {
+  async "the page reports a refused adapter"() {
     const page = await visit(withWebgpu, { before: () => { navigator.gpu.requestAdapter = async () => null; } });
     assert.match(await text(page, "browser"), /not available: .*offers no adapter/);
     assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
     await leave(page);
   },
 
-  async "a device that is refused is told"() {
+  async "the page reports a refused device"() {
     const page = await visit(withWebgpu, {
       before: () => {
         GPUAdapter.prototype.requestDevice = () => Promise.reject(new DOMException("the limits are too small", "OperationError"));
@@ -395,7 +395,7 @@ const tests = {
     await leave(page);
   },
 
-  async "a picture that is none is told, and the next one is drawn"() {
+  async "a file that is not an image is reported, and the next one is drawn"() {
     const page = await visit(withWebgpu);
     await page.setInputFiles("#file", { name: "none.png", mimeType: "image/png", buffer: Buffer.from("no picture") });
     await page.waitForFunction(() => document.getElementById("picture-problem").textContent);
@@ -418,7 +418,7 @@ const tests = {
     await leave(page);
   },
 
-  async "pictures that come while one is computed are drawn after it"() {
+  async "images that arrive while one is computed are drawn after it"() {
     // The first visit measures.
     if (!profile) await leave(await visit(withWebgpu));
     // A GPU that is always chosen, and slow to give its results back.

@@ -82,7 +82,7 @@ const random = randomModel();
   assert.equal((await rejected(session.generate("a", { topP: 0 }).next()))[1], "parameter");
   model.close();
   assert.match((await rejected(session.tokens()))[2], /closed/);
-  console.log("models: 60 tokens of a random model are the likeliest, and sessions end where they are told to");
+  console.log("models: 60 tokens of a random model are the likeliest, and sessions end at their limits");
 }
 
 {
@@ -136,7 +136,7 @@ const random = randomModel();
   assert.equal((await rejected(given))[0], "AbortError");
   server.closeAllConnections();
   server.close();
-  console.log("models: what is no model, does not fit or is given up is refused");
+  console.log("models: files that are not models, do not fit or are cancelled are refused");
 }
 
 if (stories) {
