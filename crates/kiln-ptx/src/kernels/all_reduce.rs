@@ -22,8 +22,6 @@ const SLOT_WORDS: u32 = SLOT_BYTES / WORD_BYTES;
 const LINE_WORDS: u32 = LINE_BYTES / WORD_BYTES;
 /// Maximum elements, so that whole vectors of them fit 32 bits.
 const MOST: u64 = (u32::MAX - (VECTOR - 1)) as u64;
-/// Maximum bytes of x for the narrow form: a chunk for each block.
-const MOST_NARROW: usize = (MOST_BLOCKS * Form::Narrow.chunk() * VECTOR_BYTES) as usize;
 
 /// How long a thread waits for another device before it gives the launch up. A device is late by the time that its host takes to
 /// submit its launches, which no debugger and no overloaded machine should turn into an error.
@@ -36,23 +34,33 @@ const POLLS: u32 = 1024;
 enum Form {
     /// Little, for many blocks: the time of a small sum is that of a store to another device and back.
     Narrow,
+    /// More, for all blocks as long as each has one chunk.
+    Medium,
     /// Much, for few exchanges of flags.
     Wide,
 }
 
 impl Form {
+    const ALL: [Self; 3] = [Self::Narrow, Self::Medium, Self::Wide];
+
+    /// The first form of which every block has at most one chunk of this many elements.
+    fn of(n: usize) -> Self {
+        let holds = |form: &Self| n <= (MOST_BLOCKS * form.chunk() * VECTOR) as usize;
+        [Self::Narrow, Self::Medium].into_iter().find(holds).unwrap_or(Self::Wide)
+    }
+
     /// Threads of a block.
     const fn block(self) -> u32 {
         match self {
             Self::Narrow => 128,
-            Self::Wide => 512,
+            Self::Medium | Self::Wide => 512,
         }
     }
 
     /// Vectors of a thread in a chunk.
     const fn each(self) -> u32 {
         match self {
-            Self::Narrow => 1,
+            Self::Narrow | Self::Medium => 1,
             Self::Wide => 4,
         }
     }
@@ -63,11 +71,12 @@ impl Form {
     }
 }
 
-/// `outᵢ = x₀ᵢ + x₁ᵢ + ...` of f32 over the devices of a group, in their order, so that all of them get the same bits. Every device of the
-/// group launches it at its place in the same sequence of launches, with the same extents and the same grid.
+/// `outᵢ = x₀ᵢ + x₁ᵢ + ...` of f32 over the devices of a group, in their order, so that all of them get the same bits; then `+ addendᵢ`
+/// where an addend was asked for, which each device holds a copy of. Every device of the group launches it at its place in the same
+/// sequence of launches, with the same extents and the same grid.
 ///
 /// Each device has an *exchange region* of [`AllReduce::exchange_bytes`], which all devices of the group read and write. The host zeroes
-/// it once; launches of both forms use it after one another. For each of 128 blocks it holds, on lines of 128 bytes, a counter and a flag
+/// it once; launches of all forms use it after one another. For each of 128 blocks it holds, on lines of 128 bytes, a counter and a flag
 /// for each device, and behind those of all blocks, for each block, two slots of 32 KiB for each device:
 ///
 /// | what | at byte |
@@ -87,17 +96,17 @@ impl Form {
 pub struct AllReduce {
     devices: u32,
     form: Form,
+    adds: bool,
 }
 
 impl AllReduce {
-    /// For groups of this many devices, in the form for `n` elements.
+    /// For groups of this many devices, in the form for `n` elements, without an addend.
     ///
     /// # Errors
     /// [`Error::Parameter`] unless there are 1 to 8 devices.
     pub fn new(devices: usize, n: usize) -> Result<Self> {
-        let form = if n <= MOST_NARROW / WORD_BYTES as usize { Form::Narrow } else { Form::Wide };
         match u32::try_from(devices) {
-            Ok(devices @ 1..=MOST_DEVICES) => Ok(Self { devices, form }),
+            Ok(devices @ 1..=MOST_DEVICES) => Ok(Self { devices, form: Form::of(n), adds: false }),
             _ => Err(Error::Parameter {
                 op: "all_reduce",
                 reason: format!("a group has 1 to {MOST_DEVICES} devices, not {devices}"),
@@ -105,10 +114,16 @@ impl AllReduce {
         }
     }
 
+    /// The same with an addend, or without one.
+    #[must_use]
+    pub const fn adding(self, adds: bool) -> Self {
+        Self { adds, ..self }
+    }
+
     /// Every kernel.
     pub fn all() -> Vec<Self> {
-        let of = |devices| [Form::Narrow, Form::Wide].map(|form| Self { devices, form });
-        (1..=MOST_DEVICES).flat_map(of).collect()
+        let of = |devices| Form::ALL.map(|form| Self { devices, form, adds: false });
+        (1..=MOST_DEVICES).flat_map(of).flat_map(|sum| [sum, sum.adding(true)]).collect()
     }
 
     /// Bytes of the exchange region of each device in a group of this many: 16 MiB and 48 KiB for two devices.
@@ -118,8 +133,9 @@ impl AllReduce {
     }
 
     /// The launch for `n` elements on devices of at least this many multiprocessors. All devices of a group need the same grid: pass the
-    /// least number of multiprocessors in the group. Buffers of a launch: x, the result, which may be the same memory, the exchange
-    /// region of the device that it runs on, then the exchange regions of all devices in their order, in which that one occurs again.
+    /// least number of multiprocessors in the group. Buffers of a launch: x, the addend if there is one, the result, the exchange region
+    /// of the device that it runs on, then the exchange regions of all devices in their order, in which that one occurs again. The
+    /// result may be in the memory of x or of the addend.
     ///
     /// # Errors
     /// [`Error::Limit`] beyond 2³² - 4 elements.
@@ -127,7 +143,7 @@ impl AllReduce {
         let n = extent("elements", n, MOST)?;
         let chunks = n.div_ceil(VECTOR * self.form.chunk());
         let blocks = chunks.min(multiprocessors.clamp(1, MOST_BLOCKS));
-        let buffers = (0..3 + self.devices as usize).map(Argument::Buffer);
+        let buffers = (0..3 + usize::from(self.adds) + self.devices as usize).map(Argument::Buffer);
         Ok(Launch { grid: [blocks, 1, 1], arguments: buffers.chain([Argument::U32(n)]).collect() })
     }
 
@@ -136,10 +152,12 @@ impl AllReduce {
         (self.devices + 1) * LINE_WORDS
     }
 
-    fn write(&self, k: &Builder) {
+    fn write<'k>(&self, k: &'k Builder) {
         // One block of a multiprocessor runs at once, so its threads may have twice the registers.
         k.resident_blocks(1);
-        let (x, out) = (k.buffer::<f32>("x"), k.buffer::<f32>("out"));
+        let x = k.buffer::<f32>("x");
+        let addend = self.adds.then(|| k.buffer::<f32>("addend"));
+        let out = k.buffer::<f32>("out");
         let own = k.buffer::<u32>("own");
         let regions: Vec<_> = (0..self.devices as usize).map(|device| k.buffer::<u32>(("exchange", device))).collect();
         let n = k.parameter::<u32>("n");
@@ -174,8 +192,13 @@ impl AllReduce {
             // Memory is padded to whole vectors, so the last one may exceed the elements.
             let at: Vec<_> = (0..self.form.each()).map(|i| first + i * self.form.block()).collect();
             let is_inside: Vec<_> = at.iter().map(|&at| k.lt(at, vectors)).collect();
-            let load = |(&at, &is_inside)| k.ld_v_if::<_, _, 4>(is_inside, x.index(at * VECTOR), 0.0);
-            let loaded: Vec<[Value<'_, f32>; 4]> = at.iter().zip(&is_inside).map(load).collect();
+            let load = |from: Pointer<'k, Global, f32>| -> Vec<[Value<'k, f32>; 4]> {
+                let vectors = at.iter().zip(&is_inside);
+                vectors.map(|(&at, &is_inside)| k.ld_v_if(is_inside, from.index(at * VECTOR), 0.0)).collect()
+            };
+            let loaded = load(x);
+            // Early, so that it arrives while this thread waits for other devices.
+            let addends = addend.map(load);
             for (&region, &is_peer) in regions.iter().zip(&is_peer) {
                 let slot = region.cast::<f32>().index(k.mad(rank, SLOT_WORDS, offset));
                 for ((&is_inside, &values), i) in is_inside.iter().zip(&loaded).zip(0..) {
@@ -203,6 +226,9 @@ impl AllReduce {
                 for device in 1..self.devices as usize {
                     let part = part(device);
                     sum = std::array::from_fn(|i| k.add(sum[i], part[i]));
+                }
+                if let Some(addends) = &addends {
+                    sum = std::array::from_fn(|lane| k.add(sum[lane], addends[i as usize][lane]));
                 }
                 k.st_v_if(is_inside, out.index(at * VECTOR), sum);
             }
@@ -241,9 +267,11 @@ impl Kernel for AllReduce {
     fn name(&self) -> String {
         let form = match self.form {
             Form::Narrow => "narrow",
+            Form::Medium => "medium",
             Form::Wide => "wide",
         };
-        format!("all_reduce_{}_{form}", self.devices)
+        let addend = if self.adds { "_addend" } else { "" };
+        format!("all_reduce_{}_{form}{addend}", self.devices)
     }
 
     fn build(&self) -> PtxKernel {
