@@ -46,9 +46,9 @@ impl Group {
         let mut memory = Device::default();
         let mut bytes = vec![0; AllReduce::exchange_bytes(devices)];
         for block in 0..128 {
-            // The counter and the flags, 128 bytes from one another.
-            for line in 0..=devices {
-                let at = 128 * (block * (devices + 1) + line);
+            // The counters and the flags, 128 bytes from one another. There are no flags for pairs, only their counter.
+            let first = 128 * block * (devices + 1);
+            for at in (0..=devices).map(|line| first + 128 * line).chain([first + 4]) {
                 bytes[at..at + 4].copy_from_slice(&epoch.to_le_bytes());
             }
         }
@@ -148,7 +148,7 @@ fn larger_groups_have_larger_regions() {
     for _ in 0..4 {
         group.sums(2051, 3, false, Out::First);
     }
-    assert_eq!(AllReduce::exchange_bytes(8), 128 * 9 * 128 + 128 * 2 * 8 * (32 << 10));
+    assert_eq!(AllReduce::exchange_bytes(8), 128 * 9 * 128 + 128 * 2 * 8 * (36 << 10));
 }
 
 #[test]
@@ -188,11 +188,12 @@ fn a_device_gives_up_where_another_never_comes() {
     let launch = kernel.launch(4, 132).unwrap();
     let buffers = vec![x, x, group.regions[1], group.regions[0], group.regions[1]];
     let mut polls = 0;
-    let run = group.memory.run_group(&kernel, &launch, &[buffers], |_| {
-        polls += 1;
+    let run = group.memory.run_group(&kernel, &launch, &[buffers], |running_or_threads| {
+        polls += u32::from(running_or_threads == 1);
         0
     });
     assert!(run.unwrap_err().contains("it gives up"));
-    // A minute at ten milliseconds a poll, and the clock is looked at now and then.
-    assert!((6000..8000).contains(&polls), "{polls}");
+    // A minute at ten milliseconds for each of two halves of a vector, which have two pairs each. The clock is looked at after 1024
+    // polls of a vector.
+    assert!((2 * 6000..2 * 9000).contains(&polls), "{polls}");
 }

@@ -130,7 +130,8 @@ fn run() -> Result<()> {
         }
     };
     let (one, group) = (forced(&*one)?, forced(&*group)?);
-    let name = |engine: &Engine| engine.router().forced().map_or(String::new(), |place| engine.places()[place].name.clone());
+    let name =
+        |engine: &Engine| engine.router().forced().map_or(String::new(), |place| engine.places()[place].name.clone());
     println!("one:   {}\ngroup: {}", name(&one), name(&group));
 
     let (a, b) = (matrix(n, n, 1)?, matrix(n, n, 2)?);
