@@ -240,13 +240,14 @@ impl Builder {
     fn store_vector<S: Space, T: Scalar, const N: usize>(
         &self,
         guard: Option<Value<'_, bool>>,
+        access: &'static str,
         to: Pointer<'_, S, T>,
         values: [impl Operand<T>; N],
     ) where
         Lanes<N>: VectorWidth,
     {
         self.line(|line| {
-            head::<S, T>(line, guard, "st.", Lanes::<N>::SUFFIX);
+            head::<S, T>(line, guard, access, Lanes::<N>::SUFFIX);
             to.address_in(line);
             line.put(", ");
             list(line, &values);
@@ -344,7 +345,7 @@ impl Builder {
     where
         Lanes<N>: VectorWidth,
     {
-        self.store_vector(None, to, values);
+        self.store_vector(None, "st.", to, values);
     }
 
     /// Writes the `N` elements from `to` on where `p`.
@@ -356,7 +357,20 @@ impl Builder {
     ) where
         Lanes<N>: VectorWidth,
     {
-        self.store_vector(Some(p), to, values);
+        self.store_vector(Some(p), "st.", to, values);
+    }
+
+    /// Writes the `N` elements from `to` on where `p`, for devices that load them by [`Builder::ld_relaxed_sys_v_if`]. Each element
+    /// arrives whole, but in no order: neither among the elements nor with other accesses.
+    pub fn st_relaxed_sys_v_if<T: Scalar, const N: usize>(
+        &self,
+        p: Value<'_, bool>,
+        to: Pointer<'_, Global, T>,
+        values: [impl Operand<T>; N],
+    ) where
+        Lanes<N>: VectorWidth,
+    {
+        self.store_vector(Some(p), "st.relaxed.sys.", to, values);
     }
 
     /// `a` if `c`, else `b`.

@@ -3,13 +3,17 @@
 use kiln_ir::{Error, Result};
 
 use crate::kernel::extent;
-use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value, Variable};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value};
 
 /// Maximum devices of a group: those of one host.
 const MOST_DEVICES: u32 = 8;
 /// Maximum blocks of a launch: as many as have slots.
 const MOST_BLOCKS: u32 = 128;
-/// Bytes of a slot, which holds a chunk of one device: the largest one.
+/// Bytes of a pair of an element and the epoch that it was sent in.
+const PAIR_BYTES: u32 = 8;
+/// Bytes of a slot for pairs, which holds a chunk of the narrow form.
+const PAIR_SLOT_BYTES: u32 = Form::Narrow.chunk() * VECTOR * PAIR_BYTES;
+/// Bytes of a slot for elements, which holds a chunk of another form: the largest one.
 const SLOT_BYTES: u32 = Form::Wide.chunk() * VECTOR_BYTES;
 /// Bytes between words that different devices write or poll, so that no two are in one cache line.
 const LINE_BYTES: u32 = 128;
@@ -22,64 +26,101 @@ const SLOT_WORDS: u32 = SLOT_BYTES / WORD_BYTES;
 const LINE_WORDS: u32 = LINE_BYTES / WORD_BYTES;
 /// Maximum elements, so that whole vectors of them fit 32 bits.
 const MOST: u64 = (u32::MAX - (VECTOR - 1)) as u64;
-/// Maximum bytes of x for the narrow form: a chunk for each block.
-const MOST_NARROW: usize = (MOST_BLOCKS * Form::Narrow.chunk() * VECTOR_BYTES) as usize;
 
 /// How long a thread waits for another device before it gives the launch up. A device is late by the time that its host takes to
 /// submit its launches, which no debugger and no overloaded machine should turn into an error.
 const PATIENCE_NANOSECONDS: u64 = 60_000_000_000;
-/// Polls between two looks at the clock. A poll takes about a microsecond.
+/// Polls before each look at the clock. A poll takes about a microsecond.
 const POLLS: u32 = 1024;
 
 /// How much of x a block takes at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
-    /// Little, for many blocks: the time of a small sum is that of a store to another device and back.
+    /// Little, for many blocks, and sent in pairs: the time of a small sum is that of a store to another device.
     Narrow,
+    /// More, for all blocks as long as each has one chunk. Flags exchange half the bytes of pairs, but take a store to another device
+    /// and back before the flag is stored.
+    Medium,
     /// Much, for few exchanges of flags.
     Wide,
 }
 
 impl Form {
+    const ALL: [Self; 3] = [Self::Narrow, Self::Medium, Self::Wide];
+
+    /// The first form of which every block has at most one chunk of this many elements.
+    fn of(n: usize) -> Self {
+        let holds = |form: &Self| n <= (MOST_BLOCKS * form.chunk() * VECTOR) as usize;
+        [Self::Narrow, Self::Medium].into_iter().find(holds).unwrap_or(Self::Wide)
+    }
+
     /// Threads of a block.
     const fn block(self) -> u32 {
         match self {
             Self::Narrow => 128,
-            Self::Wide => 512,
+            Self::Medium | Self::Wide => 512,
         }
     }
 
     /// Vectors of a thread in a chunk.
     const fn each(self) -> u32 {
         match self {
-            Self::Narrow => 1,
+            Self::Narrow | Self::Medium => 1,
             Self::Wide => 4,
         }
     }
 
-    /// Vectors of a chunk, what a block sums between two exchanges of flags.
+    /// Vectors of a chunk, what a block sums in an epoch.
     const fn chunk(self) -> u32 {
         self.block() * self.each()
     }
 }
 
-/// `outᵢ = x₀ᵢ + x₁ᵢ + ...` of f32 over the devices of a group, in their order, so that all of them get the same bits. Every device of the
-/// group launches it at its place in the same sequence of launches, with the same extents and the same grid.
+/// `outᵢ = x₀ᵢ + x₁ᵢ + ...` of f32 over the devices of a group, in their order, so that all of them get the same bits; then `+ addendᵢ`
+/// where an addend was asked for, which each device holds a copy of. Every device of the group launches it at its place in the same
+/// sequence of launches, with the same extents and the same grid.
 ///
 /// Each device has an *exchange region* of [`AllReduce::exchange_bytes`], which all devices of the group read and write. The host zeroes
-/// it once; launches of both forms use it after one another. For each of 128 blocks it holds, on lines of 128 bytes, a counter and a flag
-/// for each device, and behind those of all blocks, for each block, two slots of 32 KiB for each device:
+/// it once; launches of all forms use it after one another. For each of 128 blocks it holds, on lines of 128 bytes, a line of counters and
+/// a flag for each device; behind those of all blocks, for each block, two slots of 32 KiB for each device; and behind all of these, for
+/// each block, two slots of 4 KiB for each device, which hold pairs:
 ///
 /// | what | at byte |
 /// |---|---|
-/// | counter of block b | 128 b (devices + 1) |
+/// | counter of block b for epochs of flags | 128 b (devices + 1) |
+/// | counter of block b for epochs of pairs | 128 b (devices + 1) + 4 |
 /// | flag of device d for block b | 128 (b (devices + 1) + 1 + d) |
 /// | slot of device d for block b and parity p | 128 · 128 (devices + 1) + 32768 ((2 b + p) devices + d) |
+/// | slot for pairs of device d for block b and parity p | 128 · 128 (devices + 1) + 128 · 2 · 32768 devices + 4096 ((2 b + p) devices + d) |
 ///
-/// A block sums chunk after chunk, each in an *epoch* of its own: the counter plus one. It stores its part of x to its slot in the regions of
-/// all other devices, then the epoch to its flag there, and waits until the flags of all others in its own region say the same. Slots
-/// alternate with the parity of the epoch. A device stores to a slot again two epochs later, and by then it has seen the flag of the
-/// epoch between, which the owner of the slot has stored after it had read the slot.
+/// A block sums chunk after chunk, each in an *epoch* of its own: the counter plus one. The narrow form counts its epochs by themselves, so
+/// that two epochs lie between the stores to a word of its slots, whatever other forms do. Slots alternate with the parity of the epoch.
+///
+/// # Flags
+///
+/// The other forms store a block's part of x to its slot in the regions of all other devices, then the epoch to its flag there, and wait
+/// until the flags of all others in its own region say the same. A device stores to a slot again two epochs later, and by then it has
+/// seen the flag of the epoch between, which the owner of the slot has stored after it had read the slot.
+///
+/// # Pairs
+///
+/// A fence and a flag take longer than a small sum: the fence waits until the stores have come to the other device and their
+/// acknowledgements back. The narrow form has neither. It stores each element in a pair with the epoch, of 64 bits, and polls the pairs
+/// of the other devices until their epochs are this one. An access of 64 bits is one access of PTX's memory model, so an element
+/// arrives with its epoch. A vector of two such accesses is not, and need not be: each of the pairs has its own epoch.
+///
+/// A pair of an earlier epoch is not mistaken for one of this epoch. Only pairs are stored to these slots. In each epoch of a block, every
+/// thread stores all of its pairs, also those beyond the end of x, so the pair that a new one replaces is that of two epochs
+/// before, or zero before the epochs 1 and 2. Epochs wrap around, but they do not come again within two.
+///
+/// No pair is replaced before it has been read, without a barrier, because thread t of a block exchanges pairs only with threads t of
+/// the same block on other devices, and each pair is read by one thread. Before thread t of device a stores its pairs of epoch e + 2 to
+/// device b, it has left its loop that polls in epoch e + 1, so it has loaded the pairs of e + 1 from thread t of b. That one had stored
+/// them after it had left its loop of epoch e, that is, after the values of all pairs of e had come: the branch out of the loop depends
+/// on them, and a GPU stores nothing before a branch that decides on the store. If e + 1 is in another launch than e, that launch began
+/// after all threads of the former had ended.
+///
+/// # Requirements
 ///
 /// All blocks of a launch must run at once, on every device. A thread that waits for another device for a minute executes `trap`, after
 /// which its device is lost.
@@ -87,17 +128,17 @@ impl Form {
 pub struct AllReduce {
     devices: u32,
     form: Form,
+    adds: bool,
 }
 
 impl AllReduce {
-    /// For groups of this many devices, in the form for `n` elements.
+    /// For groups of this many devices, in the form for `n` elements, without an addend.
     ///
     /// # Errors
     /// [`Error::Parameter`] unless there are 1 to 8 devices.
     pub fn new(devices: usize, n: usize) -> Result<Self> {
-        let form = if n <= MOST_NARROW / WORD_BYTES as usize { Form::Narrow } else { Form::Wide };
         match u32::try_from(devices) {
-            Ok(devices @ 1..=MOST_DEVICES) => Ok(Self { devices, form }),
+            Ok(devices @ 1..=MOST_DEVICES) => Ok(Self { devices, form: Form::of(n), adds: false }),
             _ => Err(Error::Parameter {
                 op: "all_reduce",
                 reason: format!("a group has 1 to {MOST_DEVICES} devices, not {devices}"),
@@ -105,21 +146,28 @@ impl AllReduce {
         }
     }
 
-    /// Every kernel.
-    pub fn all() -> Vec<Self> {
-        let of = |devices| [Form::Narrow, Form::Wide].map(|form| Self { devices, form });
-        (1..=MOST_DEVICES).flat_map(of).collect()
+    /// The same with an addend, or without one.
+    #[must_use]
+    pub const fn adding(self, adds: bool) -> Self {
+        Self { adds, ..self }
     }
 
-    /// Bytes of the exchange region of each device in a group of this many: 16 MiB and 48 KiB for two devices.
+    /// Every kernel.
+    pub fn all() -> Vec<Self> {
+        let of = |devices| Form::ALL.map(|form| Self { devices, form, adds: false });
+        (1..=MOST_DEVICES).flat_map(of).flat_map(|sum| [sum, sum.adding(true)]).collect()
+    }
+
+    /// Bytes of the exchange region of each device in a group of this many: 18 MiB and 48 KiB for two devices.
     pub const fn exchange_bytes(devices: usize) -> usize {
-        let [blocks, line, slot] = [MOST_BLOCKS as usize, LINE_BYTES as usize, SLOT_BYTES as usize];
-        blocks * (devices + 1) * line + blocks * 2 * devices * slot
+        let slots = 2 * devices * (SLOT_BYTES + PAIR_SLOT_BYTES) as usize;
+        MOST_BLOCKS as usize * ((devices + 1) * LINE_BYTES as usize + slots)
     }
 
     /// The launch for `n` elements on devices of at least this many multiprocessors. All devices of a group need the same grid: pass the
-    /// least number of multiprocessors in the group. Buffers of a launch: x, the result, which may be the same memory, the exchange
-    /// region of the device that it runs on, then the exchange regions of all devices in their order, in which that one occurs again.
+    /// least number of multiprocessors in the group. Buffers of a launch: x, the addend if there is one, the result, the exchange region
+    /// of the device that it runs on, then the exchange regions of all devices in their order, in which that one occurs again. The
+    /// result may be in the memory of x or of the addend.
     ///
     /// # Errors
     /// [`Error::Limit`] beyond 2³² - 4 elements.
@@ -127,7 +175,7 @@ impl AllReduce {
         let n = extent("elements", n, MOST)?;
         let chunks = n.div_ceil(VECTOR * self.form.chunk());
         let blocks = chunks.min(multiprocessors.clamp(1, MOST_BLOCKS));
-        let buffers = (0..3 + self.devices as usize).map(Argument::Buffer);
+        let buffers = (0..3 + usize::from(self.adds) + self.devices as usize).map(Argument::Buffer);
         Ok(Launch { grid: [blocks, 1, 1], arguments: buffers.chain([Argument::U32(n)]).collect() })
     }
 
@@ -136,50 +184,117 @@ impl AllReduce {
         (self.devices + 1) * LINE_WORDS
     }
 
+    /// The first slot for pairs, in pairs from the beginning of the region.
+    fn pair_slots(&self) -> u32 {
+        MOST_BLOCKS * (self.control_words() + 2 * self.devices * SLOT_WORDS) / (PAIR_BYTES / WORD_BYTES)
+    }
+
     fn write(&self, k: &Builder) {
         // One block of a multiprocessor runs at once, so its threads may have twice the registers.
         k.resident_blocks(1);
-        let (x, out) = (k.buffer::<f32>("x"), k.buffer::<f32>("out"));
+        let x = k.buffer("x");
+        let addend = self.adds.then(|| k.buffer("addend"));
+        let out = k.buffer("out");
         let own = k.buffer::<u32>("own");
         let regions: Vec<_> = (0..self.devices as usize).map(|device| k.buffer::<u32>(("exchange", device))).collect();
         let n = k.parameter::<u32>("n");
-        let (block, thread) = (k.ctaid_x(), k.tid_x());
         let is_own: Vec<_> = regions.iter().map(|region| k.eq(region.address(), own.address())).collect();
         let is_peer: Vec<_> = is_own.iter().map(|&is_own| k.not(is_own)).collect();
         let mut rank = k.constant(0u32);
         for (device, &is_own) in (0..).zip(&is_own) {
             rank = k.selp(device, rank, is_own);
         }
-
-        // One thread for each device exchanges flags with it. All of them store before one waits, so the device is selected
-        // without branches.
-        let mut partner = regions[0];
-        for (device, &region) in (0..).zip(&regions).skip(1) {
-            partner = k.select(region, partner, k.eq(thread, device));
-        }
-        let signals = k.and(k.lt(thread, self.devices), k.ne(thread, rank));
-        let control = block * self.control_words();
-        let raised = partner.index(k.mad(rank, LINE_WORDS, control + LINE_WORDS));
-        let awaited = own.index(k.mad(thread, LINE_WORDS, control + LINE_WORDS));
-        let counter = own.index(control);
-
         let vectors = (n + (VECTOR - 1)) / VECTOR;
         let chunks = (vectors + (self.form.chunk() - 1)) / self.form.chunk();
+        let sum = Sum { k, form: self.form, x, addend, out, own, regions, is_peer, rank, vectors, chunks };
+        match self.form {
+            Form::Narrow => self.by_pairs(&sum),
+            Form::Medium | Form::Wide => self.by_flags(&sum),
+        }
+    }
+
+    /// Exchanges elements in pairs with their epoch.
+    fn by_pairs(&self, sum: &Sum<'_>) {
+        let k = sum.k;
+        let (block, thread) = (k.ctaid_x(), k.tid_x());
+        let counter = sum.own.index(block * self.control_words()).offset(1);
         let epoch = k.variable::<u32>(k.ld(counter));
-        k.for_(block, chunks, k.nctaid_x(), |chunk| {
+        let slot_pairs = PAIR_SLOT_BYTES / PAIR_BYTES;
+        // A vector is two halves of two pairs each. Those of neighbouring threads are beside one another.
+        let half_pairs = slot_pairs / 2;
+        k.for_(block, sum.chunks, k.nctaid_x(), |chunk| {
+            let [part] = &sum.parts(chunk)[..] else { unreachable!("the narrow form has one vector a thread") };
+            let values = sum.load(sum.x, part);
+            let addend = sum.addend.map(|addend| sum.load(addend, part));
+            // After the loads, which need not wait for the counter.
+            epoch.set(k.add(epoch, 1));
+            let pair = |value: Value<'_, f32>| k.join(k.bits_u32(value), epoch);
+            let [a, b, c, d] = values.map(pair);
+            let sent = [[a, b], [c, d]];
+            let half = k.mad(block, 2u32, k.and(epoch, 1));
+            let offset = k.mad(half, self.devices * slot_pairs, thread * 2) + self.pair_slots();
+            for (region, &is_peer) in sum.regions.iter().zip(&sum.is_peer) {
+                let slot = region.cast::<u64>().index(k.mad(sum.rank, slot_pairs, offset));
+                for (number, pairs) in (0..).zip(sent) {
+                    k.st_relaxed_sys_v_if(is_peer, slot.offset(number * half_pairs as i32), pairs);
+                }
+            }
+            let slots = sum.own.cast::<u64>().index(offset);
+            let mut parts = Vec::new();
+            wait(k, || {
+                // The loads for all devices are under way at once.
+                for (device, &is_peer) in (0..).zip(&sum.is_peer) {
+                    let slot = slots.offset(device * slot_pairs as i32);
+                    let half = |number: usize| {
+                        let from = slot.offset((number as u32 * half_pairs) as i32);
+                        k.ld_relaxed_sys_v_if(is_peer, from, sent[number])
+                    };
+                    let ([a, b], [c, d]) = (half(0), half(1));
+                    parts.push([a, b, c, d].map(|pair| k.split(pair)));
+                }
+                let pairs = parts.iter().flatten();
+                let differences = pairs.map(|&[_, sent_in]| k.xor(sent_in, epoch));
+                let difference = differences.reduce(|a, b| k.or(a, b)).expect("a group has a device");
+                k.eq(difference, 0)
+            });
+            let parts = parts.iter().map(|pairs| pairs.map(|[bits, _]| k.bits_f32(bits)));
+            sum.store(part, parts, addend);
+        });
+        // Every thread has read the counter before one stores it.
+        k.bar_sync(0u32);
+        k.if_(k.eq(thread, 0u32), || k.st(counter, epoch));
+    }
+
+    /// Exchanges elements alone, and flags that say that they are there.
+    fn by_flags(&self, sum: &Sum<'_>) {
+        let k = sum.k;
+        let (block, thread) = (k.ctaid_x(), k.tid_x());
+        // One thread for each device exchanges flags with it. All of them store before one waits, so the device is selected
+        // without branches.
+        let mut partner = sum.regions[0];
+        for (device, &region) in (0..).zip(&sum.regions).skip(1) {
+            partner = k.select(region, partner, k.eq(thread, device));
+        }
+        let signals = k.and(k.lt(thread, self.devices), k.ne(thread, sum.rank));
+        let control = block * self.control_words();
+        let raised = partner.index(k.mad(sum.rank, LINE_WORDS, control + LINE_WORDS));
+        let awaited = sum.own.index(k.mad(thread, LINE_WORDS, control + LINE_WORDS));
+        let counter = sum.own.index(control);
+        let epoch = k.variable::<u32>(k.ld(counter));
+        k.for_(block, sum.chunks, k.nctaid_x(), |chunk| {
+            let parts = sum.parts(chunk);
+            let load = |from| -> Vec<[Value<'_, f32>; 4]> { parts.iter().map(|part| sum.load(from, part)).collect() };
+            let values = load(sum.x);
+            // Early, so that they arrive while this thread waits for other devices.
+            let addends = sum.addend.map(load);
+            // After the loads, which need not wait for the counter.
             epoch.set(k.add(epoch, 1));
             let half = k.mad(block, 2u32, k.and(epoch, 1));
             let offset = k.mad(half, self.devices * SLOT_WORDS, thread * VECTOR) + MOST_BLOCKS * self.control_words();
-            let first = k.mad(chunk, self.form.chunk(), thread);
-            // Memory is padded to whole vectors, so the last one may exceed the elements.
-            let at: Vec<_> = (0..self.form.each()).map(|i| first + i * self.form.block()).collect();
-            let is_inside: Vec<_> = at.iter().map(|&at| k.lt(at, vectors)).collect();
-            let load = |(&at, &is_inside)| k.ld_v_if::<_, _, 4>(is_inside, x.index(at * VECTOR), 0.0);
-            let loaded: Vec<[Value<'_, f32>; 4]> = at.iter().zip(&is_inside).map(load).collect();
-            for (&region, &is_peer) in regions.iter().zip(&is_peer) {
-                let slot = region.cast::<f32>().index(k.mad(rank, SLOT_WORDS, offset));
-                for ((&is_inside, &values), i) in is_inside.iter().zip(&loaded).zip(0..) {
-                    k.st_v_if(k.and(is_inside, is_peer), self.vector_of(slot, i), values);
+            for (region, &is_peer) in sum.regions.iter().zip(&sum.is_peer) {
+                let slot = region.cast::<f32>().index(k.mad(sum.rank, SLOT_WORDS, offset));
+                for ((part, &values), number) in parts.iter().zip(&values).zip(0..) {
+                    k.st_v_if(k.and(part.is_inside, is_peer), self.vector_of(slot, number), values);
                 }
             }
             // The barrier orders the stores of all threads before the release of one, and its acquire before their loads: causality
@@ -187,24 +302,20 @@ impl AllReduce {
             k.bar_sync(0u32);
             k.if_(signals, || {
                 k.st_release_sys(raised, epoch);
-                wait(k, awaited, epoch);
+                // Both wrap around, so their difference is compared.
+                wait(k, || k.ge(k.bits_s32(k.sub(k.ld_acquire_sys::<u32>(awaited), epoch)), 0));
             });
             k.bar_sync(0u32);
-            let slots = own.cast::<f32>().index(offset);
-            for (((&at, &is_inside), &values), i) in at.iter().zip(&is_inside).zip(&loaded).zip(0..) {
-                let part = |device: usize| {
-                    let slot = self.vector_of(slots.offset((device as u32 * SLOT_WORDS) as i32), i);
+            let slots = sum.own.cast::<f32>().index(offset);
+            for ((part, &values), number) in parts.iter().zip(&values).zip(0..) {
+                let sent = (0..).zip(&sum.is_peer).map(|(device, &is_peer)| {
+                    let slot = self.vector_of(slots.offset(device * SLOT_WORDS as i32), number);
                     // Other devices have written the slot since this one last read it. After the acquire even weak loads see that.
                     // Relaxed loads of the system's scope do by themselves: they bypass the first-level cache, where nothing
                     // would be found again.
-                    k.ld_relaxed_sys_v_if(k.and(is_inside, is_peer[device]), slot, values)
-                };
-                let mut sum = part(0);
-                for device in 1..self.devices as usize {
-                    let part = part(device);
-                    sum = std::array::from_fn(|i| k.add(sum[i], part[i]));
-                }
-                k.st_v_if(is_inside, out.index(at * VECTOR), sum);
+                    k.ld_relaxed_sys_v_if(k.and(part.is_inside, is_peer), slot, values)
+                });
+                sum.store(part, sent, addends.as_ref().map(|addends| addends[number as usize]));
             }
         });
         // Every thread has read it before the last barrier.
@@ -217,21 +328,76 @@ impl AllReduce {
     }
 }
 
-/// Waits until a flag has come to an epoch. Both wrap around, so their difference is compared.
-fn wait<'k>(k: &'k Builder, flag: Pointer<'k, Global, u32>, epoch: Variable<'k, u32>) {
-    let ahead = k.variable::<i32>(-1);
-    let since = k.variable::<u64>(k.globaltimer());
+/// The operands of a kernel, and what a thread does with them.
+struct Sum<'k> {
+    k: &'k Builder,
+    form: Form,
+    x: Pointer<'k, Global, f32>,
+    addend: Option<Pointer<'k, Global, f32>>,
+    out: Pointer<'k, Global, f32>,
+    /// The region of this device.
+    own: Pointer<'k, Global, u32>,
+    regions: Vec<Pointer<'k, Global, u32>>,
+    /// Whether each region is that of another device.
+    is_peer: Vec<Value<'k, bool>>,
+    /// The number of this device.
+    rank: Value<'k, u32>,
+    vectors: Value<'k, u32>,
+    chunks: Value<'k, u32>,
+}
+
+/// A vector of a chunk.
+struct Part<'k> {
+    /// Its first element.
+    at: Value<'k, u32>,
+    is_inside: Value<'k, bool>,
+}
+
+impl<'k> Sum<'k> {
+    /// The vectors of this thread in a chunk. Memory is padded to whole vectors, so the last one inside may exceed the elements.
+    fn parts(&self, chunk: Value<'k, u32>) -> Vec<Part<'k>> {
+        let first = self.k.mad(chunk, self.form.chunk(), self.k.tid_x());
+        let part = |number| {
+            let at = first + number * self.form.block();
+            Part { at: at * VECTOR, is_inside: self.k.lt(at, self.vectors) }
+        };
+        (0..self.form.each()).map(part).collect()
+    }
+
+    /// A vector of an operand, or zeros beyond its end.
+    fn load(&self, from: Pointer<'k, Global, f32>, part: &Part<'k>) -> [Value<'k, f32>; 4] {
+        self.k.ld_v_if(part.is_inside, from.index(part.at), 0.0)
+    }
+
+    /// Stores the sum of what the devices have sent, in their order, and the addend.
+    fn store(
+        &self,
+        part: &Part<'k>,
+        sent: impl Iterator<Item = [Value<'k, f32>; 4]>,
+        addend: Option<[Value<'k, f32>; 4]>,
+    ) {
+        let add = |a: [Value<'k, f32>; 4], b: [Value<'k, f32>; 4]| std::array::from_fn(|i| self.k.add(a[i], b[i]));
+        let sum = sent.chain(addend).reduce(add).expect("a group has a device");
+        self.k.st_v_if(part.is_inside, self.out.index(part.at), sum);
+    }
+}
+
+/// Waits until other devices have stored what `is_there` loads and compares. Its registers then hold what the last turn has loaded.
+fn wait<'k>(k: &'k Builder, is_there: impl FnOnce() -> Value<'k, bool>) {
+    let since = k.variable::<u64>(0u64);
     k.until(|| {
-        // The clock is read outside of the loop that polls, which it would slow down.
+        // The clock is read outside of the loop that polls, which it would slow down, and only once that takes long.
         let polls = k.variable::<u32>(0u32);
         k.until(|| {
-            ahead.set(k.bits_s32(k.sub(k.ld_acquire_sys::<u32>(flag), epoch)));
             polls.set(k.add(polls, 1));
-            k.or(k.ge(ahead, 0), k.eq(polls, POLLS))
+            k.or(is_there(), k.eq(polls, POLLS))
         });
-        let there = k.ge(ahead, 0);
+        // What comes in the last poll is found again by the next one.
+        let there = k.lt(polls, POLLS);
         k.if_(k.not(there), || {
-            k.if_(k.gt(k.sub(k.globaltimer(), since), PATIENCE_NANOSECONDS), || k.trap::<u32>());
+            let now = k.globaltimer();
+            since.set(k.selp(now, since, k.eq(since, 0u64)));
+            k.if_(k.gt(k.sub(now, since), PATIENCE_NANOSECONDS), || k.trap::<u32>());
         });
         there
     });
@@ -241,9 +407,11 @@ impl Kernel for AllReduce {
     fn name(&self) -> String {
         let form = match self.form {
             Form::Narrow => "narrow",
+            Form::Medium => "medium",
             Form::Wide => "wide",
         };
-        format!("all_reduce_{}_{form}", self.devices)
+        let addend = if self.adds { "_addend" } else { "" };
+        format!("all_reduce_{}_{form}{addend}", self.devices)
     }
 
     fn build(&self) -> PtxKernel {

@@ -11,8 +11,8 @@
 //! that may not have begun, or may have ended, and, in kernels that wait for the launches in front of them, a buffer that is
 //! touched before, unless the kernel says that it is read early.
 //!
-//! A launch on several devices runs on all of them in turns, which end where a thread polls what another device may store. Each poll
-//! takes ten milliseconds. All memory is the same for all devices at all times.
+//! A launch on several devices runs on all of them in turns, which end where a thread polls what another device may store; some threads
+//! sit a turn out. Each poll takes ten milliseconds. All memory is the same for all devices at all times.
 //!
 //! A barrier in shared memory orders more here than it does: all threads of the cluster wait at it together.
 
@@ -24,6 +24,7 @@ mod parse;
 mod warp;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use cluster::{Outside, Phases};
 use copies::{BulkCopy, Copies, UNAWAITED, Unfenced};
@@ -113,9 +114,10 @@ enum Action {
         to: Vec<usize>,
         from: Address,
     },
-    /// Loads a word that another device may store, in the thread's next turn.
+    /// Loads words that another device may store, each in a turn of the thread of its own.
     Poll {
-        to: usize,
+        bytes: usize,
+        to: Vec<usize>,
         from: Address,
     },
     Store {
@@ -216,8 +218,8 @@ struct Thread {
     outside: Outside,
     /// Whether launches in front may still run.
     beside_others: bool,
-    /// Whether its turn has ended at a poll, and how many it has made.
-    polls: bool,
+    /// The word that its turn has ended before, of those that it polls at once, and how many polls it has made.
+    polls: Option<usize>,
     polled: u64,
 }
 
@@ -307,6 +309,8 @@ struct Block<'p> {
     /// Barriers that were passed.
     era: u32,
     arguments: Vec<u64>,
+    /// Threads that do not advance.
+    held: Range<usize>,
 }
 
 impl<'p> Block<'p> {
@@ -326,7 +330,7 @@ impl<'p> Block<'p> {
             unfenced: Unfenced::default(),
             outside: Outside::default(),
             beside_others: program.waits,
-            polls: false,
+            polls: None,
             polled: 0,
         });
         Self {
@@ -339,6 +343,7 @@ impl<'p> Block<'p> {
             bulk: Vec::new(),
             era: 1,
             arguments: Vec::new(),
+            held: 0..0,
         }
     }
 
@@ -351,7 +356,7 @@ impl<'p> Block<'p> {
             thread.unfenced = Unfenced::default();
             thread.met = 0;
             thread.beside_others = self.program.waits;
-            (thread.polls, thread.polled) = (false, 0);
+            (thread.polls, thread.polled) = (None, 0);
             thread.written.fill(false);
         }
         self.written.fill(false);
@@ -360,6 +365,7 @@ impl<'p> Block<'p> {
         self.bulk.clear();
         self.era = 1;
         self.arguments = arguments.to_vec();
+        self.held = 0..0;
     }
 
     /// Runs the block to its end, or to a barrier of the cluster; whether it has ended.
@@ -370,7 +376,8 @@ impl<'p> Block<'p> {
                 let lanes = warp..(warp + WARP).min(self.threads.len());
                 // From one thing that lanes do together to the next.
                 loop {
-                    for i in lanes.clone() {
+                    let held = self.held.clone();
+                    for i in lanes.clone().filter(|i| !held.contains(i)) {
                         self.advance(i, memory)?;
                     }
                     let at = self.threads[warp].at;
@@ -386,7 +393,8 @@ impl<'p> Block<'p> {
                         .map_err(|why| format!("the warp of thread {warp}: {line}: {why}"))?;
                 }
             }
-            if self.threads.iter().any(|thread| thread.polls) {
+            let waits = |t: &Thread| t.ended || matches!(self.program.code[t.at].action, Action::Barrier);
+            if self.threads.iter().any(|t| t.polls.is_some()) || !self.threads[self.held.clone()].iter().all(waits) {
                 return Ok(false);
             }
             let ended = self.threads.iter().filter(|thread| thread.ended).count();
@@ -508,16 +516,20 @@ impl<'p> Block<'p> {
                     self.threads[i].write(to, u64::from_le_bytes(value));
                 }
             }
-            Action::Poll { to, from } => {
-                let address = thread.address(*from, 4)?;
+            Action::Poll { bytes, to, from } => {
+                let address = thread.address(*from, bytes * to.len())?;
                 thread.after_others(false)?;
-                thread.polls = !thread.polls;
-                if thread.polls {
+                if let Some(n) = thread.polls {
+                    let mut value = [0; 8];
+                    value[..*bytes].copy_from_slice(memory.at(address + (n * bytes) as u64, *bytes)?);
+                    thread.write(to[n], u64::from_le_bytes(value));
+                }
+                let next = thread.polls.map_or(0, |n| n + 1);
+                thread.polls = (next < to.len()).then_some(next);
+                if thread.polls.is_some() {
                     return Ok(false);
                 }
                 thread.polled += 1;
-                let word = memory.at(address, 4)?.try_into().map_or(0, u32::from_le_bytes);
-                thread.write(*to, word.into());
             }
             Action::Least { to, from } => {
                 let (address, value) = (thread.address(*to, 8)?, thread.read(*from)?);

@@ -46,7 +46,8 @@ impl Device {
     }
 
     /// Runs a launch on the devices of a group, each with its own buffers, which all are in this memory. `choice` decides which of the
-    /// running devices, counted, is the next to run up to where it polls.
+    /// running devices, counted, is the next to run up to where it polls, and which of its threads do not: from one number to
+    /// before another.
     #[allow(dead_code)]
     pub(crate) fn run_group(
         &mut self,

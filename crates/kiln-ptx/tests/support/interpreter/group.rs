@@ -3,8 +3,8 @@
 use super::{Block, Memory, Program};
 
 impl Program {
-    /// Runs the same grid on devices with these arguments, one block of each device at a time. A device runs to its next poll; `choice`
-    /// decides which one is next.
+    /// Runs the same grid on devices with these arguments, one block of each device at a time. A device runs to its next poll, but for some
+    /// threads; `choice` of a number of devices or threads decides by a number below it which one is next, and which threads are held.
     pub(crate) fn run_group(
         &self,
         grid: u32,
@@ -20,6 +20,9 @@ impl Program {
             let mut running: Vec<&mut Block<'_>> = devices.iter_mut().collect();
             while !running.is_empty() {
                 let next = choice(running.len());
+                let threads = running[next].threads.len();
+                let first = choice(threads);
+                running[next].held = first..choice(threads).max(first);
                 if running[next].run(memory)? {
                     running.remove(next);
                 }

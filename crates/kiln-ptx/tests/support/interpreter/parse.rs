@@ -181,9 +181,11 @@ impl Program {
                         let index = parameters.iter().position(|p| *p == parts[1].trim_matches(['[', ']'])).unwrap();
                         Action::Parameter { to: registers.number(parts[0]), index }
                     }
-                    "ld" if name == "ld.acquire.sys.global.u32" => {
-                        Action::Poll { to: registers.number(parts[0]), from: registers.address(parts[1]) }
-                    }
+                    "ld" if let "ld.acquire.sys.global.u32" | "ld.relaxed.sys.global.v2.u64" = name => Action::Poll {
+                        bytes: bytes(name),
+                        to: list(parts[0]).into_iter().map(|to| registers.number(to)).collect(),
+                        from: registers.address(parts[1]),
+                    },
                     "ld" => Action::Load {
                         space: space(name),
                         bytes: bytes(name),
