@@ -257,8 +257,9 @@ impl AllReduce {
                 let difference = differences.reduce(|a, b| k.or(a, b)).expect("a group has a device");
                 k.eq(difference, 0)
             });
-            let parts = parts.iter().map(|pairs| pairs.map(|[bits, _]| k.bits_f32(bits)));
-            sum.store(part, parts, addend);
+            let sent = parts.iter().map(|pairs| pairs.map(|[bits, _]| k.bits_f32(bits)));
+            let values = sent.chain(addend).reduce(|a, b| sum.add(a, b)).expect("a group has a device");
+            sum.store(part, values);
         });
         // Every thread has read the counter before one stores it.
         k.bar_sync(0u32);
@@ -266,7 +267,7 @@ impl AllReduce {
     }
 
     /// Exchanges elements alone, and flags that say that they are there.
-    fn by_flags(&self, sum: &Sum<'_>) {
+    fn by_flags<'k>(&self, sum: &Sum<'k>) {
         let k = sum.k;
         let (block, thread) = (k.ctaid_x(), k.tid_x());
         // One thread for each device exchanges flags with it. All of them store before one waits, so the device is selected
@@ -281,12 +282,14 @@ impl AllReduce {
         let awaited = sum.own.index(k.mad(thread, LINE_WORDS, control + LINE_WORDS));
         let counter = sum.own.index(control);
         let epoch = k.variable::<u32>(k.ld(counter));
+        let load = |parts: &[Part<'k>], from| -> Vec<_> { parts.iter().map(|part| sum.load(from, part)).collect() };
+        let first = load(&sum.parts(block), sum.x);
+        let next: Vec<_> = first.iter().map(|values| values.map(|value| k.variable::<f32>(value))).collect();
         k.for_(block, sum.chunks, k.nctaid_x(), |chunk| {
             let parts = sum.parts(chunk);
-            let load = |from| -> Vec<[Value<'_, f32>; 4]> { parts.iter().map(|part| sum.load(from, part)).collect() };
-            let values = load(sum.x);
+            let values: Vec<_> = next.iter().map(|next| next.map(|next| k.constant::<f32>(next))).collect();
             // Early, so that they arrive while this thread waits for other devices.
-            let addends = sum.addend.map(load);
+            let addends = sum.addend.map(|addend| load(&parts, addend));
             // After the loads, which need not wait for the counter.
             epoch.set(k.add(epoch, 1));
             let half = k.mad(block, 2u32, k.and(epoch, 1));
@@ -296,6 +299,11 @@ impl AllReduce {
                 for ((part, &values), number) in parts.iter().zip(&values).zip(0..) {
                     k.st_v_if(k.and(part.is_inside, is_peer), self.vector_of(slot, number), values);
                 }
+            }
+            // The next chunk arrives in the meantime, too. Beyond the last one nothing is loaded.
+            let ahead = load(&sum.parts(chunk + k.nctaid_x()), sum.x);
+            for (next, ahead) in next.iter().flatten().zip(ahead.iter().flatten()) {
+                next.set(*ahead);
             }
             // The barrier orders the stores of all threads before the release of one, and its acquire before their loads: causality
             // order is transitive over both. The release also follows all loads of the epoch before.
@@ -307,15 +315,30 @@ impl AllReduce {
             });
             k.bar_sync(0u32);
             let slots = sum.own.cast::<f32>().index(offset);
-            for ((part, &values), number) in parts.iter().zip(&values).zip(0..) {
+            // As many vectors at once as the registers of a thread hold from all devices, which the assembler reports. It moves no load
+            // of this kind to before a store.
+            let at_once = match self.devices {
+                ..=4 => 4,
+                5..=7 => 2,
+                _ => 1,
+            };
+            let numbers: Vec<usize> = (0..parts.len()).collect();
+            for numbers in numbers.chunks(at_once) {
                 let sent = (0..).zip(&sum.is_peer).map(|(device, &is_peer)| {
-                    let slot = self.vector_of(slots.offset(device * SLOT_WORDS as i32), number);
-                    // Other devices have written the slot since this one last read it. After the acquire even weak loads see that.
-                    // Relaxed loads of the system's scope do by themselves: they bypass the first-level cache, where nothing
-                    // would be found again.
-                    k.ld_relaxed_sys_v_if(k.and(part.is_inside, is_peer), slot, values)
+                    let of_device = slots.offset(device * SLOT_WORDS as i32);
+                    let load = |&number: &usize| {
+                        // Other devices have written the slot since this one last read it. After the acquire even weak loads see
+                        // that. Relaxed loads of the system's scope do by themselves: they bypass the first-level cache, where
+                        // nothing would be found again.
+                        let from = self.vector_of(of_device, number as u32);
+                        k.ld_relaxed_sys_v_if(k.and(parts[number].is_inside, is_peer), from, values[number])
+                    };
+                    numbers.iter().map(load).collect::<Vec<_>>()
                 });
-                sum.store(part, sent, addends.as_ref().map(|addends| addends[number as usize]));
+                let addends = addends.as_ref().map(|addends| numbers.iter().map(|&number| addends[number]).collect());
+                let add = |a: Vec<_>, b: Vec<_>| a.into_iter().zip(b).map(|(a, b)| sum.add(a, b)).collect();
+                let sums = sent.chain(addends).reduce(add).expect("a group has a device");
+                numbers.iter().zip(sums).for_each(|(&number, values)| sum.store(&parts[number], values));
             }
         });
         // Every thread has read it before the last barrier.
@@ -369,16 +392,13 @@ impl<'k> Sum<'k> {
         self.k.ld_v_if(part.is_inside, from.index(part.at), 0.0)
     }
 
-    /// Stores the sum of what the devices have sent, in their order, and the addend.
-    fn store(
-        &self,
-        part: &Part<'k>,
-        sent: impl Iterator<Item = [Value<'k, f32>; 4]>,
-        addend: Option<[Value<'k, f32>; 4]>,
-    ) {
-        let add = |a: [Value<'k, f32>; 4], b: [Value<'k, f32>; 4]| std::array::from_fn(|i| self.k.add(a[i], b[i]));
-        let sum = sent.chain(addend).reduce(add).expect("a group has a device");
-        self.k.st_v_if(part.is_inside, self.out.index(part.at), sum);
+    fn add(&self, a: [Value<'k, f32>; 4], b: [Value<'k, f32>; 4]) -> [Value<'k, f32>; 4] {
+        std::array::from_fn(|i| self.k.add(a[i], b[i]))
+    }
+
+    /// Stores a vector of the result.
+    fn store(&self, part: &Part<'k>, values: [Value<'k, f32>; 4]) {
+        self.k.st_v_if(part.is_inside, self.out.index(part.at), values);
     }
 }
 

@@ -21,8 +21,11 @@ impl Program {
             while !running.is_empty() {
                 let next = choice(running.len());
                 let threads = running[next].threads.len();
-                let first = choice(threads);
-                running[next].held = first..choice(threads).max(first);
+                // For several turns, so that other threads come far ahead of these.
+                if choice(4) == 0 {
+                    let first = choice(threads);
+                    running[next].held = first..first + choice(threads - first + 1);
+                }
                 if running[next].run(memory)? {
                     running.remove(next);
                 }
