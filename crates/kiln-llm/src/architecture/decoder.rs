@@ -126,11 +126,28 @@ impl<'e> Forward<'e> {
 pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
     let x = norm(batch, x, Some(&weights.norm), config.eps)?;
     let logits = product(batch, x, &weights.head)?;
+    let logits = gathered(batch, logits, weights.head_share.as_ref())?;
     let logits = scaled(batch, logits, config.scales.logits)?;
     let Some(cap) = config.caps.logits else { return Ok(logits) };
     let logits = batch.scale(logits, 1.0 / cap)?;
     let logits = batch.tanh(logits)?;
     Ok(batch.scale(logits, cap)?)
+}
+
+/// The columns of all devices of a group, of which each computes as many: a sum of rows of which each device fills one.
+fn gathered(batch: &mut Batch<'_>, own: TensorId, share: Option<&(Tensor, usize)>) -> Result<TensorId> {
+    let Some((number, devices)) = share else { return Ok(own) };
+    let shape = batch.shape(own)?;
+    let (rows, columns) = (shape.rows(), shape.columns());
+    let number = batch.import(number);
+    let zero = batch.upload(&[0.0], &[1])?;
+    let all = batch.broadcast_to(zero, &[*devices, rows * columns])?;
+    let own = batch.reshape(own, &[1, rows * columns])?;
+    let all = batch.write_rows(all, own, number)?;
+    let all = batch.record(AllReduce, &[all])?;
+    let all = batch.reshape(all, &[*devices, rows, columns])?;
+    let all = batch.permute(all, &[1, 0, 2])?;
+    Ok(batch.reshape(all, &[rows, devices * columns])?)
 }
 
 /// The graph of some tokens and of the prediction after the last of them.

@@ -1,8 +1,8 @@
 //! Weights divided over the devices of a group: tensor parallelism.
 //!
 //! Each device has some heads of every layer, and some of the elements between the two products of its feed-forward network. So
-//! rows of the matrices Q, K, V, G and U are divided, and columns of O and D, whose products are then summed over the devices.
-//! Everything else is on all of them. The source is Shoeybi et al. 2019, Megatron-LM, section 3.
+//! rows of the matrices Q, K, V, G and U are divided, and columns of O and D, whose products are then summed over the devices. Each
+//! device computes the logits of some tokens, and gets those of the others. Everything else is on all of them. The source is Shoeybi et al. 2019, Megatron-LM, section 3.
 
 use kiln::waiting::wait;
 use kiln::{Buffer, DType, Tensor, TensorType};
@@ -50,7 +50,15 @@ impl Weights {
     /// which are copies where columns are divided.
     pub(crate) fn divided(self, devices: usize) -> Result<Self> {
         let layer = |layer: Layer| layer.divided(devices);
-        Ok(Self { layers: self.layers.into_iter().map(layer).collect::<Result<_>>()?, ..self })
+        let layers = self.layers.into_iter().map(layer).collect::<Result<_>>()?;
+        let vocabulary = self.head.shape().dims()[0];
+        if !vocabulary.is_multiple_of(devices) {
+            return Ok(Self { layers, ..self });
+        }
+        let number = |device: usize| Tensor::from_elements(&[device as u32], &[1]);
+        let numbers = Tensor::from_parts((0..devices).map(number).collect::<kiln::Result<_>>()?)?;
+        let head = divided(&self.head, 0, devices)?;
+        Ok(Self { layers, head, head_share: Some((numbers, devices)), is_tied: false, ..self })
     }
 }
 
