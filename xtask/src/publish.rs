@@ -32,8 +32,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// A crate that goes to the registry.
 pub(crate) struct Package {
-    name: String,
+    pub(crate) name: String,
     version: String,
+    /// Its manifest, from the root of the workspace.
+    pub(crate) manifest: String,
 }
 
 /// The crates of the workspace for the registry. Each must have the fields that the registry and its readers need.
@@ -65,7 +67,9 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
         if package["metadata"]["docs"]["rs"].is_null() {
             return Err(format!("{name}: Cargo.toml has no [package.metadata.docs.rs]").into());
         }
-        crates.push(Package { name, version: text(&package["version"]) });
+        let manifest = text(&package["manifest_path"]);
+        let manifest = Path::new(&manifest).strip_prefix(root)?.to_string_lossy().into_owned();
+        crates.push(Package { name, version: text(&package["version"]), manifest });
     }
     Ok(crates)
 }
@@ -87,7 +91,7 @@ pub(crate) fn pack(root: &Path, crates: &[Package]) -> Result<()> {
         cargo.args(["-p", &package.name]);
     }
     execute(&mut cargo)?;
-    for Package { name, version } in crates {
+    for Package { name, version, .. } in crates {
         let unpacked = folder.join(format!("{name}-{version}"));
         if unpacked.exists() {
             std::fs::remove_dir_all(&unpacked)?;
@@ -108,7 +112,7 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
     let mut manifest = String::from(
         "[package]\nname = \"consumer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n",
     );
-    for Package { name, version } in crates {
+    for Package { name, version, .. } in crates {
         let features = match name.as_str() {
             "kiln" if all => r#""cuda", "gpu", "ndarray""#,
             "kiln-llm" if all => r#""cuda", "gpu""#,
@@ -119,7 +123,7 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
         writeln!(manifest, "{name} = {{ version = \"{version}\", features = [{features}] }}")?;
     }
     manifest.push_str("\n[patch.crates-io]\n");
-    for Package { name, version } in crates.iter().filter(|package| all || ALONE.contains(&package.name.as_str())) {
+    for Package { name, version, .. } in crates.iter().filter(|package| all || ALONE.contains(&package.name.as_str())) {
         writeln!(manifest, "{name} = {{ path = \"../{name}-{version}\" }}")?;
     }
     let consumer = folder.join("consumer");

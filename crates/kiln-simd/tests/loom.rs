@@ -20,7 +20,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
 
-    /// One look stands for any number of them.
+    /// One look is enough for a model: more of them change nothing that another thread sees.
     pub(crate) const TURNS: usize = 1;
 
     pub(crate) fn wait_until(is_so: impl Fn() -> bool) {

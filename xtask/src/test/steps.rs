@@ -109,6 +109,7 @@ pub(super) fn all() -> Vec<Step> {
             "the crates can be packed, and the README's example compiles with the packed copies",
             publish,
         ),
+        Step::new("semver", "the version allows what has changed of the public items since the last release", semver).slow(),
         Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
             .slow()
             .beside(),
@@ -230,6 +231,33 @@ fn publish(runner: &mut Runner) -> Outcome {
         Ok(crates) => Outcome::Passed(format!("{crates} crates")),
         Err(error) => Outcome::Failed(error.to_string()),
     }
+}
+
+/// Compares the public items with those of the last release, which git names by a tag: no registry needs to have it.
+fn semver(runner: &mut Runner) -> Outcome {
+    let Some(tag) = runner.output("git describe --tags --abbrev=0") else {
+        return Outcome::Skipped {
+            reason: "no release is tagged, so there is no baseline to compare with".into(),
+            remedy: Vec::new(),
+        };
+    };
+    tools::with(runner, &[Tool::SemverChecks], |runner| match compare_with(runner, tag.trim()) {
+        Ok(crates) => Outcome::Passed(format!("{crates} crates compared with {}", tag.trim())),
+        Err(error) => Outcome::Failed(error.to_string()),
+    })
+}
+
+/// Compares the crates that a release had with their sources in it, and returns how many there are.
+fn compare_with(runner: &mut Runner, tag: &str) -> Result<usize> {
+    let mut crates = crate::publish::published(runner.root())?;
+    // A crate that is new has no baseline.
+    crates.retain(|package| runner.output(&format!("git cat-file -e {tag}:{}", package.manifest)).is_some());
+    if crates.is_empty() {
+        return Err(format!("{tag} has none of the crates").into());
+    }
+    let names: String = crates.iter().map(|package| format!(" -p {}", package.name)).collect();
+    runner.run_with(&format!("cargo semver-checks --baseline-rev {tag}{names}"), &[])?;
+    Ok(crates.len())
 }
 
 /// Whether a test asks for a GPU: it runs in the steps of GPUs, whatever its package.

@@ -49,6 +49,8 @@ pub(super) enum Tool {
     WasmRunner,
     /// A nightly toolchain with Miri.
     Miri,
+    /// cargo-semver-checks.
+    SemverChecks,
 }
 
 impl Tool {
@@ -76,6 +78,10 @@ impl Tool {
                 let there = installed.is_some_and(|list| list.contains("miri") && list.contains("rust-src"));
                 (!there).then(|| "no nightly toolchain with miri and rust-src is installed".to_owned())
             }
+            Self::SemverChecks => {
+                let there = has("cargo semver-checks --version", "semver-checks");
+                (!there).then(|| "cargo-semver-checks is not installed".to_owned())
+            }
         }
     }
 
@@ -102,6 +108,7 @@ impl Tool {
                 format!("{{ {install} --locked || {install}; }}")
             }
             Self::Miri => "rustup toolchain install nightly --profile minimal --component miri,rust-src".to_owned(),
+            Self::SemverChecks => "cargo install --locked cargo-semver-checks".to_owned(),
         }
     }
 }
