@@ -169,7 +169,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
     /// Memory through which devices send each other operands of [`Driver::lower_all_reduce`]: a region of each device that all of
-    /// them access, zeroed. By default there is none, and the host adds.
+    /// them access, zeroed. By default it is empty: the host computes sums.
     ///
     /// # Errors
     /// [`kiln_ir::Error::Unavailable`] where the devices cannot reach each other's memory; the errors of allocation.

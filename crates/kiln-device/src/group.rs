@@ -1,7 +1,7 @@
 //! Several devices that run the same plans in step, each on memory of its own: one device for the device layer.
 //!
 //! A graph is recorded with the extents that one device sees. What is uploaded goes to all devices, except for tensors of
-//! parts, of which each device gets its own. Every device runs every launch; [`AllReduce`] adds what they hold. Results are read
+//! parts: each device gets its own part. Every device runs every launch; [`AllReduce`] adds what they hold. Results are read
 //! from the first device.
 
 use std::collections::HashMap;

@@ -73,7 +73,7 @@ impl<D: Driver> Tensor<D> {
         Ok(Self { device: device.clone(), region, ty })
     }
 
-    /// A tensor of which each device of a [`Group`](crate::Group) holds a part of its own: one operand for each, all of one type,
+    /// A tensor with a part of its own on each device of a [`Group`](crate::Group): one operand for each, all of one type,
     /// which is that of the tensor. A single device takes one part.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ fn upload(group: &Devices, data: &[f32], dims: &[usize]) -> Tensor<Devices> {
     block_on(Tensor::upload(group, &Operand::f32(data, dims).unwrap())).unwrap()
 }
 
-/// A tensor of which each device holds its own.
+/// A tensor with a part of its own on each device.
 fn parts(group: &Devices, data: &[Vec<f32>], dims: &[usize]) -> kiln_ir::Result<Tensor<Devices>> {
     let operands = data.iter().map(|data| Operand::f32(data, dims)).collect::<kiln_ir::Result<Vec<_>>>()?;
     block_on(Tensor::upload_parts(group, &operands))
@@ -244,7 +244,7 @@ fn kernels_are_timed_on_the_first_device() {
 fn operations_conform_on_a_group() {
     let group = group(2);
     for case in kiln_ir::op::all_cases().into_iter().step_by(11) {
-        // A sum over devices of which each holds the same is no copy.
+        // The sum over devices that hold the same is a multiple, not a copy.
         if matches!(case.op, Op::AllReduce(_)) || case.inputs.iter().any(|input| input.shape.numel() > 1 << 12) {
             continue;
         }

@@ -167,8 +167,8 @@ impl Tensor {
         Self::new(Host::Shared(dtype, bytes), Shape::new(dims)?)
     }
 
-    /// A tensor of which each device of a group holds a part of its own: one tensor for each, all of one type, which is that of the
-    /// tensor. Only operations on such a group can read it; [`EngineBuilder::cuda_group`](crate::EngineBuilder::cuda_group) makes
+    /// A tensor with a part of its own on each device of a group: one tensor for each, all of one type, which is that of the
+    /// whole. Only operations on such a group can read it; [`EngineBuilder::cuda_group`](crate::EngineBuilder::cuda_group) makes
     /// a group a place, and [`AllReduce`](kiln_ir::op::AllReduce) adds what its devices hold.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ fn divided(whole: &Tensor, axis: usize, devices: usize) -> Result<Tensor> {
     // They are on the host, unless the program moved them.
     let elements = wait(whole.to_buffer_async())?;
     let bytes = elements.as_data().as_bytes();
-    // What lies together: an entry of the dimensions before `axis`, of which each device takes a run.
+    // Each device takes a run of every entry of the dimensions before `axis`, whose elements lie together.
     let entries: usize = dims[..axis].iter().product();
     let of_entry = bytes.len().checked_div(entries).unwrap_or(0);
     let run = of_entry / devices;

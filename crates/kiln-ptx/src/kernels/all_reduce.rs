@@ -48,7 +48,7 @@ enum Form {
 impl Form {
     const ALL: [Self; 3] = [Self::Narrow, Self::Medium, Self::Wide];
 
-    /// The first form of which every block has at most one chunk of this many elements.
+    /// The first form in which every block has at most one chunk of this many elements.
     fn of(n: usize) -> Self {
         let holds = |form: &Self| n <= (MOST_BLOCKS * form.chunk() * VECTOR) as usize;
         [Self::Narrow, Self::Medium].into_iter().find(holds).unwrap_or(Self::Wide)

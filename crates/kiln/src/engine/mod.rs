@@ -243,7 +243,7 @@ impl Engine {
         })
     }
 
-    /// The devices of the place of this name: several if it is a group, of which each holds its own part of tensors
+    /// How many devices the place of this name has: several if it is a group. Each of them holds its own part of tensors
     /// [of parts](crate::Tensor::from_parts).
     ///
     /// # Errors
