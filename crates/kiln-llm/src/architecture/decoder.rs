@@ -2,7 +2,7 @@
 //! norm before it, after it or both, and added to what it reads.
 
 use kiln::graph::TensorId;
-use kiln::op::{AllReduce, Attention, Matmul, QuantMatmul, Rope, WriteRows};
+use kiln::op::{AllReduce, Attention, Matmul, QuantMatmul, Rope, Select, WriteRows};
 use kiln::waiting::Waiting;
 use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor};
 
@@ -126,7 +126,7 @@ impl<'e> Forward<'e> {
 pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
     let x = norm(batch, x, Some(&weights.norm), config.eps)?;
     let logits = product(batch, x, &weights.head)?;
-    let logits = gathered(batch, logits, weights.head_share.as_ref())?;
+    let logits = gathered(batch, logits, weights.owned_logits.as_ref())?;
     let logits = scaled(batch, logits, config.scales.logits)?;
     let Some(cap) = config.caps.logits else { return Ok(logits) };
     let logits = batch.scale(logits, 1.0 / cap)?;
@@ -134,20 +134,18 @@ pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weight
     Ok(batch.scale(logits, cap)?)
 }
 
-/// The columns of all devices of a group, of which each computes as many: a sum of rows of which each device fills one.
-fn gathered(batch: &mut Batch<'_>, own: TensorId, share: Option<&(Tensor, usize)>) -> Result<TensorId> {
-    let Some((number, devices)) = share else { return Ok(own) };
-    let shape = batch.shape(own)?;
-    let (rows, columns) = (shape.rows(), shape.columns());
-    let number = batch.import(number);
-    let zero = batch.upload(&[0.0], &[1])?;
-    let all = batch.broadcast_to(zero, &[*devices, rows * columns])?;
-    let own = batch.reshape(own, &[1, rows * columns])?;
-    let all = batch.write_rows(all, own, number)?;
-    let all = batch.record(AllReduce, &[all])?;
-    let all = batch.reshape(all, &[*devices, rows, columns])?;
-    let all = batch.permute(all, &[1, 0, 2])?;
-    Ok(batch.reshape(all, &[rows, devices * columns])?)
+/// The columns of all devices of a group, each of which computes as many: the sum of rows that are 0 but for the columns of a device.
+fn gathered(batch: &mut Batch<'_>, own: TensorId, owned: Option<&Tensor>) -> Result<TensorId> {
+    let Some(owned) = owned else { return Ok(own) };
+    let (devices, columns) = (owned.shape().rows(), owned.shape().columns());
+    let rows = batch.shape(own)?.rows();
+    let owned = batch.import(owned);
+    let own = batch.reshape(own, &[rows, 1, columns])?;
+    let repeated = batch.broadcast_to(own, &[rows, devices, columns])?;
+    let zero = batch.upload(&[0.0], &[])?;
+    let own = batch.record(Select, &[owned, repeated, zero])?;
+    let all = batch.reshape(own, &[rows, devices * columns])?;
+    Ok(batch.record(AllReduce, &[all])?)
 }
 
 /// The graph of some tokens and of the prediction after the last of them.

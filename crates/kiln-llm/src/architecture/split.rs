@@ -5,7 +5,7 @@
 //! device computes the logits of some tokens, and gets those of the others. Everything else is on all of them. The source is Shoeybi et al. 2019, Megatron-LM, section 3.
 
 use kiln::waiting::wait;
-use kiln::{Buffer, DType, Tensor, TensorType};
+use kiln::{Bool, Buffer, DType, Tensor, TensorType};
 
 use super::HeadNorms;
 use super::feed_forward::{FeedForward, Gated, Mixture};
@@ -55,10 +55,14 @@ impl Weights {
         if !vocabulary.is_multiple_of(devices) {
             return Ok(Self { layers, ..self });
         }
-        let number = |device: usize| Tensor::from_elements(&[device as u32], &[1]);
-        let numbers = Tensor::from_parts((0..devices).map(number).collect::<kiln::Result<_>>()?)?;
+        let columns = vocabulary / devices;
+        let owned = |device: usize| {
+            let owned: Vec<Bool> = (0..vocabulary).map(|token| Bool::from(token / columns == device)).collect();
+            Tensor::from_elements(&owned, &[devices, columns])
+        };
+        let owned_logits = Some(Tensor::from_parts((0..devices).map(owned).collect::<kiln::Result<_>>()?)?);
         let head = divided(&self.head, 0, devices)?;
-        Ok(Self { layers, head, head_share: Some((numbers, devices)), is_tied: false, ..self })
+        Ok(Self { layers, head, owned_logits, is_tied: false, ..self })
     }
 }
 

@@ -19,8 +19,9 @@ pub(crate) struct Weights {
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Tensor,
     pub(super) head: Tensor,
-    /// The number of each device of a group over which rows of the head are divided, a tensor of parts `[1]`, and how many there are.
-    pub(super) head_share: Option<(Tensor, usize)>,
+    /// Where the rows of the head are divided over a group: which logits each device computes, a tensor of parts
+    /// `[devices, vocabulary / devices]` that is true in one row.
+    pub(super) owned_logits: Option<Tensor>,
     /// Whether the head is the embedding.
     pub(super) is_tied: bool,
     /// The rotations of [`Config::rotations`].
@@ -139,7 +140,7 @@ impl Weights {
         };
         let weights = Self {
             is_tied: head.is_none(),
-            head_share: None,
+            owned_logits: None,
             layers: (0..config.layers.len()).map(|i| Layer::load(source, config, i)).collect::<Result<_>>()?,
             norm: source.tensor("output_norm.weight", &[width])?,
             head: head.unwrap_or_else(|| embedding.clone()),
