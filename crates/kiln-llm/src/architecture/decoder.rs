@@ -134,7 +134,7 @@ pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weight
     Ok(batch.scale(logits, cap)?)
 }
 
-/// The columns of all devices of a group, each of which computes as many: the sum of rows that are 0 but for the columns of a device.
+/// The columns that the devices of a group compute, as many on each, side by side: a sum of rows that are 0 outside of the own columns.
 fn gathered(batch: &mut Batch<'_>, own: TensorId, owned: Option<&Tensor>) -> Result<TensorId> {
     let Some(owned) = owned else { return Ok(own) };
     let (devices, columns) = (owned.shape().rows(), owned.shape().columns());
