@@ -1,4 +1,5 @@
 //! Several simulated devices that work as one.
+#![cfg(not(target_arch = "wasm32"))]
 
 mod support;
 
