@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{AllReduce, Custom, Elementwise, Op, Operation, RmsNorm};
+use kiln_ir::op::{AllReduce, Custom, Elementwise, Op, RmsNorm};
 use kiln_ir::{DType, Data, DataMut, Error, Result, TensorType};
 
 use crate::driver::{Driver, Read, RegionOf, Shared};
@@ -260,9 +260,8 @@ impl<D: Driver> Driver for Group<D> {
         };
         let addend = addend.first().copied();
         let (devices, count) = (plan.target.devices, to.ty.shape.numel());
-        if from.ty.dtype != DType::F32 {
-            return Err(Error::Unsupported { op: AllReduce.name(), backend: "a group of devices" });
-        }
+        let is_wide = from.ty.dtype == DType::F32;
+        let from = if is_wide { from } else { for_device(plan, |plan| D::widen(plan, from))? };
         if count == 0 || for_device(plan, |plan| D::lower_all_reduce(plan, devices, from, addend, to))? {
             return Ok(());
         }

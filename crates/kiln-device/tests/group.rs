@@ -7,7 +7,7 @@ use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Batch, Driver, Group, State, Tensor};
 use kiln_ir::graph::FusionLimits;
 use kiln_ir::op::{AllReduce, Matmul, Op};
-use kiln_ir::{Buffer, DType, Data, Error, Operand, Record, Shape, TensorType};
+use kiln_ir::{Buffer, DType, Data, Error, Operand, Record, Shape, TensorType, f16};
 use support::{HostChoice, HostDevice, HostOptions, numbers};
 
 type Devices = Group<HostDevice>;
@@ -84,6 +84,10 @@ fn sums_are_in_the_order_of_the_devices() {
     let x = parts(&group, &[vec![1.0], vec![1e8], vec![-1e8]], &[1]).unwrap();
     let sum = group_run(&group, &AllReduce.into(), &[&x]);
     assert_eq!(sum, [0.0]);
+    let halves = [f16::from_f32(0.5), f16::from_f32(-2.0)];
+    let halves = Operand::new(Data::F16(&halves), Shape::new(&[2]).unwrap()).unwrap();
+    let x = block_on(Tensor::upload_parts(&group, &[halves; 3])).unwrap();
+    assert_eq!(group_run(&group, &AllReduce.into(), &[&x]), [1.5, -6.0]);
 }
 
 fn group_run(group: &Devices, op: &Op, inputs: &[&Tensor<Devices>]) -> Vec<f32> {

@@ -1,11 +1,11 @@
-use super::{CONTRACT, Movement, Operation, StridedCopy, one};
-use crate::op::{Contract, Outputs};
-use crate::{DType, Error, Result, TensorType};
+use super::{CONTRACT, Movement, Operation, StridedCopy};
+use crate::op::{Contract, Outputs, expect_types};
+use crate::{DType, Result, TensorType};
 
 /// The sum over the devices of a group: each holds an operand of its own, and all get the same sum, added in the order of the
 /// devices.
 ///
-/// A graph that runs on a single device has nothing to add: the result is the operand.
+/// A graph that runs on a single device has nothing to add: the result is the operand. Operands of f16 and bf16 are added as f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AllReduce;
 
@@ -17,9 +17,6 @@ impl Movement for AllReduce {
 }
 
 impl Operation for AllReduce {
-    // A group adds f32: sums of narrower types would lose bits at every device.
-    const AS_STORED: bool = true;
-
     fn name(&self) -> &'static str {
         "all_reduce"
     }
@@ -29,11 +26,8 @@ impl Operation for AllReduce {
     }
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
-        let x = one(self.name(), inputs)?;
-        if x.dtype != DType::F32 {
-            return Err(Error::Type { op: self.name(), index: 0, expected: DType::F32, found: x.dtype });
-        }
-        Ok(x.into())
+        expect_types(self.name(), inputs, &[DType::F32])?;
+        Ok(TensorType::f32(inputs[0].shape).into())
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
@@ -65,15 +59,17 @@ impl Operation for AllReduce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Shape;
+    use crate::{Error, Shape};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
-    fn only_f32_is_added() {
+    fn floats_are_added_as_f32() {
         let ty = |dtype: DType| TensorType { dtype, shape: Shape::new(&[2, 3]).unwrap() };
-        assert_eq!(AllReduce.infer(&[ty(DType::F32)]).unwrap()[0], ty(DType::F32));
-        assert!(matches!(AllReduce.infer(&[ty(DType::F16)]), Err(Error::Type { op: "all_reduce", index: 0, .. })));
+        for float in [DType::F32, DType::F16, DType::Bf16] {
+            assert_eq!(AllReduce.infer(&[ty(float)]).unwrap()[0], ty(DType::F32));
+        }
+        assert!(matches!(AllReduce.infer(&[ty(DType::U32)]), Err(Error::Type { op: "all_reduce", index: 0, .. })));
         assert!(matches!(AllReduce.infer(&[ty(DType::F32); 2]), Err(Error::Arity { expected: 1, found: 2, .. })));
     }
 }
