@@ -91,6 +91,16 @@ impl<D: Driver> Clone for GroupStep<D> {
     }
 }
 
+impl<D: Driver> GroupStep<D> {
+    /// The launch; `None` for a sum on the host.
+    fn launch(&self) -> Option<D::Step> {
+        match self {
+            Self::Launch(step) => Some(step.clone()),
+            Self::Sum { .. } => None,
+        }
+    }
+}
+
 impl<D: Driver> Group<D> {
     /// A group of these devices.
     ///
@@ -163,7 +173,7 @@ fn for_device<D: Driver, T>(
 
 /// Devices of a group answer one after another: each submits without waiting, so they compute at the same time.
 impl<D: Driver> Driver for Group<D> {
-    /// The devices; all of the machine where it names none.
+    /// The devices.
     type Choice = Vec<D::Choice>;
     type Options = D::Options;
     type Target = GroupTarget<D>;
@@ -179,12 +189,8 @@ impl<D: Driver> Driver for Group<D> {
     const MOST_READY_BYTES: u64 = D::MOST_READY_BYTES;
 
     async fn open_device(choice: &Vec<D::Choice>, options: &D::Options, waiting: Waiting) -> Result<Self> {
-        #[cfg(not(target_arch = "wasm32"))]
-        let all = if choice.is_empty() { D::hardware()? } else { Vec::new() };
-        #[cfg(target_arch = "wasm32")]
-        let all = Vec::new();
-        let mut devices = Vec::new();
-        for choice in choice.iter().chain(&all) {
+        let mut devices = Vec::with_capacity(choice.len());
+        for choice in choice {
             devices.push(D::open_device(choice, options, waiting).await?);
         }
         Self::new(devices)
@@ -290,12 +296,10 @@ impl<D: Driver> Driver for Group<D> {
 
     fn join(target: &GroupTarget<D>, steps: &mut Vec<GroupStep<D>>, begins: &[usize]) -> Result<()> {
         let Some(&first) = begins.first() else { return Ok(()) };
-        let launch = |step: &GroupStep<D>| match step {
-            GroupStep::Launch(step) => Some(step.clone()),
-            GroupStep::Sum { .. } => None,
-        };
         // A sum that the host computes stays between the launches that it was recorded between.
-        let Some(mut round) = steps[first..].iter().map(launch).collect::<Option<Vec<_>>>() else { return Ok(()) };
+        let Some(mut round) = steps[first..].iter().map(GroupStep::launch).collect::<Option<Vec<_>>>() else {
+            return Ok(());
+        };
         let begins: Vec<usize> = begins.iter().map(|&begin| begin - first).collect();
         D::join(target.first.target(), &mut round, &begins)?;
         steps.truncate(first);
@@ -308,11 +312,7 @@ impl<D: Driver> Driver for Group<D> {
     }
 
     async fn compile(&self, steps: &[GroupStep<D>]) -> Result<()> {
-        let launch = |step: &GroupStep<D>| match step {
-            GroupStep::Launch(step) => Some(step.clone()),
-            GroupStep::Sum { .. } => None,
-        };
-        let launches: Vec<D::Step> = steps.iter().filter_map(launch).collect();
+        let launches: Vec<D::Step> = steps.iter().filter_map(GroupStep::launch).collect();
         for device in &self.0.devices {
             device.compile(&launches).await?;
         }

@@ -80,20 +80,10 @@ impl<D: Driver> Tensor<D> {
     /// [`Error::Arity`] for another number of parts; [`Error::Type`] and [`Error::Shape`] where they differ; the errors of
     /// [`Tensor::upload`].
     pub async fn upload_parts(device: &D, parts: &[Operand<'_>]) -> Result<Self> {
-        let (op, expected) = ("parts of a tensor", device.parts());
-        let Some(ty) = parts.first().map(Operand::ty).filter(|_| parts.len() == expected) else {
-            return Err(Error::Arity { op, expected, found: parts.len() });
-        };
-        for (index, part) in parts.iter().enumerate() {
-            let found = part.ty();
-            if found.dtype != ty.dtype {
-                return Err(Error::Type { op, index, expected: ty.dtype, found: found.dtype });
-            }
-            if found.shape != ty.shape {
-                let reason = format!("part {index} is {}, the first {}", found.shape, ty.shape);
-                return Err(Error::Shape { op, reason });
-            }
+        if parts.len() != device.parts() {
+            return Err(Error::Arity { op: "parts of a tensor", expected: device.parts(), found: parts.len() });
         }
+        let ty = TensorType::of_parts(parts.iter().map(Operand::ty))?;
         let bytes = ty.bytes() as u64;
         let upload = || {
             let region = take(device, bytes)?;

@@ -214,6 +214,28 @@ impl TensorType {
         Ok((of(range.start)?.bytes() as u64, of(range.len())?))
     }
 
+    /// The type that all parts of a tensor of parts have.
+    ///
+    /// # Errors
+    /// [`Error::Arity`] without a part; [`Error::Type`] and [`Error::Shape`] where they differ.
+    pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Result<Self> {
+        let op = "parts of a tensor";
+        let mut parts = parts.into_iter();
+        let first = parts.next().ok_or(Error::Arity { op, expected: 1, found: 0 })?;
+        for (index, part) in parts.enumerate().map(|(index, part)| (index + 1, part)) {
+            if part.dtype != first.dtype {
+                return Err(Error::Type { op, index, expected: first.dtype, found: part.dtype });
+            }
+            if part.shape != first.shape {
+                return Err(Error::Shape {
+                    op,
+                    reason: format!("part {index} is {}, the first {}", part.shape, first.shape),
+                });
+            }
+        }
+        Ok(first)
+    }
+
     /// Bytes of the packed data.
     pub fn bytes(&self) -> usize {
         match self.dtype {

@@ -78,9 +78,9 @@ fn predictions_decide_which_layers_are_on_the_gpu() {
     placed::predictions_decide_where_layers_are(settings);
 }
 
-/// An engine that runs everything on a group of the first two devices. With fewer the test is left out, and says so; with `cuda-group` in
+/// Settings of an engine with a group of the first two devices. With fewer the test is left out, and says so; with `cuda-group` in
 /// `KILN_REQUIRE` it fails instead.
-fn group() -> Option<Engine> {
+fn group() -> Option<impl Fn() -> EngineBuilder> {
     let found = CudaDevice::list().map_or(0, |devices| devices.len());
     if found < 2 {
         let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
@@ -88,22 +88,18 @@ fn group() -> Option<Engine> {
         eprintln!("left out: a group needs two devices, there are {found}");
         return None;
     }
-    let builder = || Engine::builder().cuda_group(&[0, 1]).without_profile();
-    let group = builder().build().unwrap();
-    let place = group.places().iter().find(|place| place.backend == Backend::Cuda).expect("a group was asked for");
-    assert_eq!(group.devices_of(&place.name), Ok(2));
-    Some(builder().force(place.name.clone()).build().unwrap())
+    Some(|| Engine::builder().cuda_group(&[0, 1]).without_profile())
 }
 
 #[test]
 fn models_divided_over_two_devices_give_what_one_gives() {
-    let Some(group) = group() else { return };
-    divided::models_give_the_same(&group, &divided::KINDS);
+    let Some(settings) = group() else { return };
+    divided::models_give_the_same(&divided::forced(settings), &divided::KINDS);
 }
 
 #[test]
 fn sequences_of_a_divided_model_get_the_same_tokens() {
-    let Some(group) = group() else { return };
-    divided::sequences_give_the_same(&group);
-    divided::what_cannot_be_divided_is_refused(&group);
+    let Some(settings) = group() else { return };
+    divided::sequences_give_the_same(&divided::forced(&settings));
+    divided::what_cannot_be_divided_is_refused(settings);
 }

@@ -108,27 +108,23 @@ fn predictions_decide_which_layers_are_on_the_gpu() {
     placed::predictions_decide_where_layers_are(settings);
 }
 
-/// An engine that runs everything on a group of two devices, both of the adapter of [`engine`].
-fn group() -> Option<Engine> {
+/// Settings of an engine with a group of two devices, both of the adapter of [`engine`].
+fn group() -> Option<impl Fn() -> EngineBuilder> {
     let engine = engine()?;
     let place = engine.places().iter().find(|place| place.backend == Backend::Gpu).expect("a GPU was asked for");
     let choice = AdapterChoice::Name(place.name.clone());
-    let builder = || Engine::builder().adapter_group(&[choice.clone(), choice.clone()]).without_profile();
-    let group = builder().build().unwrap();
-    let place = group.places().iter().find(|place| place.backend == Backend::Gpu).expect("a group was asked for");
-    assert_eq!(group.devices_of(&place.name), Ok(2));
-    Some(builder().force(place.name.clone()).build().unwrap())
+    Some(move || Engine::builder().adapter_group(&[choice.clone(), choice.clone()]).without_profile())
 }
 
 #[test]
 fn models_divided_over_two_devices_give_what_one_gives() {
-    let Some(group) = group() else { return };
-    divided::models_give_the_same(&group, &divided::KINDS);
+    let Some(settings) = group() else { return };
+    divided::models_give_the_same(&divided::forced(settings), &divided::KINDS);
 }
 
 #[test]
 fn sequences_of_a_divided_model_get_the_same_tokens() {
-    let Some(group) = group() else { return };
-    divided::sequences_give_the_same(&group);
-    divided::what_cannot_be_divided_is_refused(&group);
+    let Some(settings) = group() else { return };
+    divided::sequences_give_the_same(&divided::forced(&settings));
+    divided::what_cannot_be_divided_is_refused(settings);
 }

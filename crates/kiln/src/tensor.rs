@@ -174,17 +174,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::Arity`] without a part; [`Error::Type`] and [`Error::Shape`] where parts differ.
     pub fn from_parts(parts: Vec<Self>) -> Result<Self> {
-        let op = "parts of a tensor";
-        let Some(ty) = parts.first().map(Self::ty) else { return Err(Error::Arity { op, expected: 1, found: 0 }) };
-        for (index, part) in parts.iter().enumerate() {
-            if part.dtype() != ty.dtype {
-                return Err(Error::Type { op, index, expected: ty.dtype, found: part.dtype() });
-            }
-            if part.shape() != ty.shape {
-                let reason = format!("part {index} is {}, the first {}", part.shape(), ty.shape);
-                return Err(Error::Shape { op, reason });
-            }
-        }
+        let ty = TensorType::of_parts(parts.iter().map(Self::ty))?;
         let count = Some(parts.len());
         let storage = Storage { parts: count, ..Storage::on_host_alone(Host::Parts(parts), ty) };
         Ok(Self { storage: Arc::new(storage), offset: 0, ty })

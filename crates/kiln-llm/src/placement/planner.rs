@@ -142,6 +142,7 @@ impl<'m> Planner<'m, '_> {
             DeviceLayers::Last(layers) if !fits(layers)? => return Err(self.out_of_memory(&device, layers)?),
             DeviceLayers::Last(layers) => layers,
             _ if fits(count)? => count,
+            _ if self.model.devices > 1 => return Err(self.out_of_memory(&device, count)?),
             DeviceLayers::Predicted if forced_gpu.is_some() => return Err(self.out_of_memory(&device, count)?),
             _ => {
                 let mut fitting = 0;

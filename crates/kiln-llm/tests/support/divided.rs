@@ -1,11 +1,20 @@
 //! Checks of models that are divided over the devices of a group, whatever the devices are.
 
-use kiln::{DType, Engine};
+use kiln::{Backend, Budget, DType, Engine, EngineBuilder};
 use kiln_llm::{Adapter, DeviceLayers, Error, Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
 
 use super::placed::{close, given, load};
 use super::random_adapter::RandomAdapter;
 use super::random_model::{GEMMA2, Kind, LLAMA, MIXTRAL, OLMO2, PHI3, QWEN2, QWEN3_MOE, RandomModel, VOCABULARY};
+
+/// The engine of settings that ask for a group of two devices; it runs everything there.
+pub(crate) fn forced(settings: impl Fn() -> EngineBuilder) -> Engine {
+    let engine = settings().build().unwrap();
+    let is_gpu = |backend| matches!(backend, Backend::Gpu | Backend::Cuda);
+    let place = engine.places().iter().find(|place| is_gpu(place.backend)).expect("a group was asked for");
+    assert_eq!(engine.devices_of(&place.name), Ok(2));
+    settings().force(place.name.clone()).build().unwrap()
+}
 
 fn options() -> SessionOptions {
     SessionOptions { context: Some(300), cache: DType::F32 }
@@ -50,8 +59,15 @@ pub(crate) fn sequences_give_the_same(group: &Engine) {
     assert_eq!(made(group), made(&host));
 }
 
-/// That what cannot be divided is one clear error.
-pub(crate) fn what_cannot_be_divided_is_refused(group: &Engine) {
+/// That what cannot be divided, and what does not fit, is one clear error.
+pub(crate) fn what_cannot_be_divided_is_refused(settings: impl Fn() -> EngineBuilder) {
+    let limited = forced(|| settings().budget(Budget { device_bytes: 1 << 14, ..Budget::default() }));
+    for layers in [DeviceLayers::Predicted, DeviceLayers::Fitting] {
+        let model = load(&limited, LLAMA, layers);
+        let refused = model.session(options()).unwrap_err();
+        assert!(matches!(refused, Error::OutOfMemory { .. }), "{layers:?}: {refused:?}");
+    }
+    let group = &forced(settings);
     let refused = |model: Result<Model<'_>, Error>, what: &str| match model {
         Err(Error::Model { reason, .. }) => assert!(reason.contains(what), "{reason}"),
         other => panic!("{other:?}"),
