@@ -4,7 +4,7 @@ mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_ir::op::{Dequantize, QuantMatmul};
-use kiln_ir::{DataMut, Operand, Operations, QuantFormat};
+use kiln_ir::{DataMut, Operand, Operations, Precision, QuantFormat};
 use kiln_simd::limits::Pass;
 use peers::Product;
 use trueno::backends::{q4k, q6k};
@@ -32,8 +32,11 @@ fn main() {
     let mkl = peers::mkl(&suite);
     suite.absent("llama.cpp", "it is a program, not a library with a stable interface");
     for format in QuantFormat::ALL {
-        for m in [1, 8] {
-            let name = format!("{} {m}x{K}x{N}", format.name());
+        for (m, precision) in [(1, Precision::Contract), (8, Precision::Contract), (64, Precision::Int8)] {
+            let name = match precision {
+                Precision::Contract => format!("{} {m}x{K}x{N}", format.name()),
+                lower => format!("{} {m}x{K}x{N} {lower}", format.name()),
+            };
             if !suite.wants(&name) {
                 continue;
             }
@@ -42,7 +45,7 @@ fn main() {
                 weights: weights(format),
                 out: Array::new(m * N, 0.0, 1),
             };
-            let simd = suite.simd();
+            let simd = suite.simd().with_precision(precision);
             let op = QuantMatmul { format }.into();
             let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
                 let (x, w) = (Operand::f32(&s.x, &[m, K]), Operand::blocks(&s.weights, &[N, K], format));

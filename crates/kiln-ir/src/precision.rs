@@ -8,8 +8,9 @@ use crate::{Error, Result};
 /// With what precision the products of matrices, of floats and with quantised weights, may read their operands: `matmul`, `matvec`,
 /// `quant_matmul`. Sums are always in f32.
 ///
-/// A device rounds operands only where that is faster there, and may keep more than is asked. Results stay deterministic. The CPU
-/// and GPUs through wgpu keep the contract at every precision; CUDA has tensor cores for lower ones.
+/// A device rounds operands only where that is faster there, and may keep more than is asked. Results stay deterministic. CUDA
+/// has tensor cores for every precision, x86-64 has products of bytes for [`Precision::Int8`]; other CPUs and GPUs through wgpu keep
+/// the contract.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Precision {
@@ -26,10 +27,10 @@ pub enum Precision {
     /// Rounds f32 and quantised weights to the nearest bf16, with 8 significant bits: an error of at most `2¹⁶ + k / 8
     /// + 144` units of `u Σ |terms|`. A number beyond the largest bf16 (3.39e38) becomes an infinity.
     Bf16,
-    /// Rounds rows that are multiplied with quantised weights to 8 bits per block, `x ≈ max |x| / 127 · integer`, or as
-    /// [`Precision::Bf16`], which is as close: an error of at most `2¹⁶ + k / 8 + 144` units of `u Σ |terms|`, where `Σ
-    /// |terms|` takes the largest |x| of a block for each of its x. Products of floats are those of
-    /// [`Precision::Bf16`].
+    /// Rounds rows that are multiplied with quantised weights to 8 bits for each 32 neighbours, `x ≈ max |x| / 127 · integer`,
+    /// or as [`Precision::Bf16`], which is as close: an error of at most `2¹⁶ + 2¹⁰ + k / 8` units of `u Σ |terms|`, with the
+    /// terms of the contract. On CPUs products of 8 and more rows (32 for Q6_K) are rounded; a row then has other bits than in a
+    /// product of fewer rows. Products of floats are those of [`Precision::Bf16`].
     Int8,
 }
 

@@ -21,7 +21,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
     let mut q = [0; LEN];
     let nibbles = nibbles::unpack(nibbles::sixteen(block, 2));
     for i in 0..LEN {
-        q[i] = NORMAL[usize::from(nibbles[i] & 15)];
+        q[i] = (nibbles[i] & 15) as i8;
     }
     Unpacked { q, scales: [half([block[0], block[1]])], minima: [0.0] }
 }
@@ -29,7 +29,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    unpack(block).decode(out);
+    unpack(block).through(&NORMAL).decode(out);
 }
 
 /// Quantises 32 elements.

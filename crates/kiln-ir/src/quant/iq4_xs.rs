@@ -38,7 +38,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 8> {
     for (s, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let places = nibbles::unpack(nibbles::sixteen(block, 8 + 16 * s));
         for i in 0..32 {
-            q[i] = NORMAL[usize::from(places[i] & 15)];
+            q[i] = (places[i] & 15) as i8;
         }
     }
     Unpacked { q, scales, minima }
@@ -47,7 +47,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 8> {
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    unpack(block).decode(out);
+    unpack(block).through(&NORMAL).decode(out);
 }
 
 /// Quantises 256 elements.

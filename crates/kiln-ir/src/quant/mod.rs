@@ -159,6 +159,23 @@ macro_rules! formats {
                 }
             }
 
+            /// Unpacks whole blocks that fill `q`.
+            #[inline(always)]
+            fn unpack_blocks(self, blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) {
+                match self {
+                    $(Self::$variant => {
+                        let (blocks, _) = blocks.as_chunks::<{ $module::BYTES }>();
+                        let (q, _) = q.as_chunks_mut::<{ $module::LEN }>();
+                        let (scales, _) = scales.as_chunks_mut::<{ $len / $group }>();
+                        let (minima, _) = minima.as_chunks_mut::<{ $len / $group }>();
+                        for (((block, q), scales), minima) in blocks.iter().zip(q).zip(scales).zip(minima) {
+                            let unpacked = $module::unpack(block);
+                            (*q, *scales, *minima) = (unpacked.q, unpacked.scales, unpacked.minima);
+                        }
+                    })+
+                }
+            }
+
             /// Encodes whole blocks of `x`.
             #[inline(always)]
             fn encode_blocks(self, x: &[f32], blocks: &mut [u8]) {
@@ -319,6 +336,46 @@ impl QuantFormat {
         Ok(())
     }
 
+    /// Unpacks blocks: a small integer for each element, or an index into the code book of the format, and a scale and a minimum
+    /// for each group, so that an element is `scale q - minimum` ([`Unpacked`]).
+    ///
+    /// It is inlined into its caller, as [`QuantFormat::decode`] is.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when `q` is not whole blocks, [`Error::Length`] when the blocks do not fill it, or `scales` and
+    /// `minima` do not have an element for each group.
+    #[inline(always)]
+    pub fn unpack(self, blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) -> Result<()> {
+        self.check(q.len(), blocks.len())?;
+        let expected = q.len() / self.layout().group;
+        for (operand, found) in [("scales", scales.len()), ("minima", minima.len())] {
+            if found != expected {
+                return Err(Error::Length { op: "quantised blocks", operand, expected, found });
+            }
+        }
+        self.unpack_blocks(blocks, q, scales, minima);
+        Ok(())
+    }
+
+    /// The least number that an element may have in units of its scale.
+    pub const fn least(self) -> i8 {
+        let layout = self.layout();
+        match layout.values {
+            Values::Affine => 0,
+            Values::Symmetric => (-1 << (layout.bits - 1)) as i8,
+            Values::Book(book) => {
+                let (mut least, mut i) = (0, 0);
+                while i < book.len() {
+                    if book[i] < least {
+                        least = book[i];
+                    }
+                    i += 1;
+                }
+                least
+            }
+        }
+    }
+
     /// Quantises elements into blocks, deterministically: the same bytes on every machine.
     ///
     /// A block with a NaN or an infinity decodes to NaN throughout. Magnitudes beyond the format take its largest.
@@ -398,6 +455,36 @@ mod tests {
         }
         // F32 and the formats of ggml's activations, which no file contains.
         assert_eq!([0, 9, 15].map(QuantFormat::from_gguf_id), [None; 3]);
+    }
+
+    #[test]
+    fn unpacked_blocks_encode_the_elements_and_keep_to_the_least_integer() {
+        for format in QuantFormat::ALL {
+            let (len, n) = (format.block_len(), 512);
+            // Every byte occurs, and finite scales with them: their exponents are cleared where blocks have f16.
+            let mut blocks: Vec<u8> = (0..format.bytes(n).unwrap()).map(|i| (i * 37 % 256) as u8).collect();
+            for block in blocks.chunks_mut(format.block_bytes()) {
+                for at in [format.layout().unit(), format.layout().minimum()].into_iter().flatten() {
+                    block[at + 1] &= 0xbf;
+                }
+            }
+            let (mut q, mut decoded) = (vec![0; n], vec![0.0; n]);
+            let groups = n / len * format.groups();
+            let (mut scales, mut minima) = (vec![0.0; groups], vec![0.0; groups]);
+            format.unpack(&blocks, &mut q, &mut scales, &mut minima).unwrap();
+            format.decode(&blocks, &mut decoded).unwrap();
+            for (i, (&q, decoded)) in q.iter().zip(decoded).enumerate() {
+                let group = i / format.layout().group;
+                let q = match format.layout().values {
+                    Values::Book(book) => book[q as usize],
+                    _ => q,
+                };
+                assert!(q >= format.least(), "{} {i}: {q}", format.name());
+                assert_eq!(scales[group] * f32::from(q) - minima[group], decoded, "{} {i}", format.name());
+            }
+            assert!(format.unpack(&blocks, &mut q, &mut scales[1..], &mut minima).is_err());
+            assert!(format.unpack(&blocks[1..], &mut q, &mut scales, &mut minima).is_err());
+        }
     }
 
     #[test]

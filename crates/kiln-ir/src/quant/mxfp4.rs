@@ -46,7 +46,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
     let mut q = [0; LEN];
     let places = nibbles::unpack(nibbles::sixteen(block, 1));
     for i in 0..LEN {
-        q[i] = DOUBLED[usize::from(places[i] & 15)];
+        q[i] = (places[i] & 15) as i8;
     }
     Unpacked { q, scales: [scale(block[0])], minima: [0.0] }
 }
@@ -54,7 +54,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    unpack(block).decode(out);
+    unpack(block).through(&DOUBLED).decode(out);
 }
 
 /// The nearest numbers of the grid.

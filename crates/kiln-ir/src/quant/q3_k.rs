@@ -39,10 +39,11 @@ pub fn scales(block: &[u8; BYTES]) -> [[f32; 16]; 2] {
 #[inline(always)]
 pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
     let [scales, minima] = scales(block);
-    let third: &[u8; 32] = block.first_chunk().unwrap_or(&[0; 32]);
+    let third: [u8; 32] = *block.first_chunk().unwrap_or(&[0; 32]);
     let mut q = [0; LEN];
     for (row, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let bytes: &[u8; 32] = block[32 + 32 * (row / 4)..].first_chunk().unwrap_or(&[0; 32]);
+        // A copy: the writes cannot alias it, so the compiler can vectorise the loop.
+        let bytes: [u8; 32] = *block[32 + 32 * (row / 4)..].first_chunk().unwrap_or(&[0; 32]);
         for l in 0..32 {
             q[l] = (bytes[l] >> (2 * (row % 4)) & 3 | (third[l] >> row & 1) << 2) as i8 - 4;
         }

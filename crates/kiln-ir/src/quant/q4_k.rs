@@ -10,31 +10,35 @@
 //! `y = (d sc) q - (dmin m)`. Both products are exact in f32 for finite units; only the difference rounds.
 
 use super::fit::{NOT_FINITE, fit_affine};
-use super::{half, pack_scales, unpack_scales};
+use super::scales::coded;
+use super::{Unpacked, pack_scales};
 
 /// Elements of a block.
 pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 144;
 
+/// The block in the general form.
+#[inline(always)]
+pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 8> {
+    let (header, bytes) = block.split_at(16);
+    let (pairs, _) = bytes.as_chunks::<32>();
+    let mut q = [0; LEN];
+    for (row, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        // A copy: the writes cannot alias it, so the compiler can vectorise the loop.
+        let pairs = pairs[row / 2];
+        for l in 0..32 {
+            q[l] = (pairs[l] >> (row % 2 * 4) & 15) as i8;
+        }
+    }
+    let [scales, minima] = coded(header);
+    Unpacked { q, scales, minima }
+}
+
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    let (header, q) = block.split_at(16);
-    let (d, dmin) = (half([header[0], header[1]]), half([header[2], header[3]]));
-    let (scales, minima) = unpack_scales(header[4..].first_chunk().unwrap_or(&[0; 12]));
-    let (pairs, _) = q.as_chunks::<32>();
-    for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (step, minimum) = (d * f32::from(scales[row]), dmin * f32::from(minima[row]));
-        // Copies the bytes first: the writes cannot alias them, so the compiler can vectorise the loop.
-        let mut q = pairs[row / 2];
-        for q in &mut q {
-            *q = *q >> (row % 2 * 4) & 15;
-        }
-        for l in 0..32 {
-            out[l] = step * f32::from(q[l]) - minimum;
-        }
-    }
+    unpack(block).decode(out);
 }
 
 /// Quantises 256 elements.

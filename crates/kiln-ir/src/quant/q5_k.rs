@@ -9,30 +9,36 @@
 //! `y = (d sc) q - (dmin m)`. Both products are exact in f32 for finite units; only the difference rounds.
 
 use super::fit::{NOT_FINITE, fit_affine};
-use super::{half, pack_scales, unpack_scales};
+use super::scales::coded;
+use super::{Unpacked, pack_scales};
 
 /// Elements of a block.
 pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 176;
 
+/// The block in the general form.
+#[inline(always)]
+pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 8> {
+    let (header, bytes) = block.split_at(48);
+    let (pairs, _) = bytes.as_chunks::<32>();
+    let fifth: [u8; 32] = *header[16..].first_chunk().unwrap_or(&[0; 32]);
+    let mut q = [0; LEN];
+    for (row, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        // A copy: the writes cannot alias it, so the compiler can vectorise the loop.
+        let pairs = pairs[row / 2];
+        for l in 0..32 {
+            q[l] = (pairs[l] >> (row % 2 * 4) & 15 | (fifth[l] >> row & 1) << 4) as i8;
+        }
+    }
+    let [scales, minima] = coded(header);
+    Unpacked { q, scales, minima }
+}
+
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    let (header, q) = block.split_at(48);
-    let (d, dmin) = (half([header[0], header[1]]), half([header[2], header[3]]));
-    let (scales, minima) = unpack_scales(header[4..16].first_chunk().unwrap_or(&[0; 12]));
-    let fifth: &[u8; 32] = header[16..].first_chunk().unwrap_or(&[0; 32]);
-    for (c, (out, q)) in out.as_chunks_mut::<64>().0.iter_mut().zip(q.as_chunks::<32>().0).enumerate() {
-        let step = |j: usize| (d * f32::from(scales[j]), dmin * f32::from(minima[j]));
-        let ((low, low_min), (high, high_min)) = (step(2 * c), step(2 * c + 1));
-        for l in 0..32 {
-            out[l] = low * f32::from(q[l] & 15 | (fifth[l] >> (2 * c) & 1) << 4) - low_min;
-        }
-        for l in 0..32 {
-            out[32 + l] = high * f32::from(q[l] >> 4 | (fifth[l] >> (2 * c + 1) & 1) << 4) - high_min;
-        }
-    }
+    unpack(block).decode(out);
 }
 
 /// Quantises 256 elements.

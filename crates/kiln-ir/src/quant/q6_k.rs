@@ -13,35 +13,44 @@
 //! `y = (d sc) (q - 32)`, exact in f32 for a finite unit.
 
 use super::fit::{NOT_FINITE, Whole, fit_symmetric};
-use super::half;
+use super::{Unpacked, half};
 
 /// Elements of a block.
 pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 210;
 
+/// The block in the general form.
+#[inline(always)]
+pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
+    let d = half([block[208], block[209]]);
+    let (low, rest) = block.split_at(128);
+    let (high, codes) = rest.split_at(64);
+    let mut q = [0; LEN];
+    for (half, q) in q.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+        // Copies: the writes cannot alias them, so the compiler can vectorise the loop.
+        let even: [u8; 32] = *low[64 * half..].first_chunk().unwrap_or(&[0; 32]);
+        let odd: [u8; 32] = *low[64 * half + 32..].first_chunk().unwrap_or(&[0; 32]);
+        let high: [u8; 32] = *high[32 * half..].first_chunk().unwrap_or(&[0; 32]);
+        for l in 0..32 {
+            q[l] = (even[l] & 15 | (high[l] & 3) << 4) as i8 - 32;
+            q[32 + l] = (odd[l] & 15 | (high[l] >> 2 & 3) << 4) as i8 - 32;
+            q[64 + l] = (even[l] >> 4 | (high[l] >> 4 & 3) << 4) as i8 - 32;
+            q[96 + l] = (odd[l] >> 4 | (high[l] >> 6) << 4) as i8 - 32;
+        }
+    }
+    let codes: &[u8; 16] = codes.first_chunk().unwrap_or(&[0; 16]);
+    let mut scales = [0.0; 16];
+    for s in 0..16 {
+        scales[s] = d * f32::from(codes[s] as i8);
+    }
+    Unpacked { q, scales, minima: [0.0; 16] }
+}
+
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    let d = half([block[208], block[209]]);
-    let (low, rest) = block.split_at(128);
-    let (high, scales) = rest.split_at(64);
-    for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (half, quarter) = (row / 4, row % 4);
-        // Copies the bytes first: the writes cannot alias them, so the compiler can vectorise the loop.
-        let mut q = [0; 32];
-        let low: &[u8; 32] = low[64 * half + 32 * (quarter % 2)..].first_chunk().unwrap_or(&[0; 32]);
-        let high: &[u8; 32] = high[32 * half..].first_chunk().unwrap_or(&[0; 32]);
-        for l in 0..32 {
-            q[l] = (low[l] >> (4 * (quarter / 2)) & 15 | (high[l] >> (2 * quarter) & 3) << 4) as i8 - 32;
-        }
-        for (s, (out, q)) in out.as_chunks_mut::<16>().0.iter_mut().zip(q.as_chunks::<16>().0).enumerate() {
-            let step = d * f32::from(scales[2 * row + s] as i8);
-            for l in 0..16 {
-                out[l] = step * f32::from(q[l]);
-            }
-        }
-    }
+    unpack(block).decode(out);
 }
 
 /// Quantises 256 elements.

@@ -9,21 +9,28 @@
 //! to nearest, ties to even.
 
 use super::fit::{NOT_FINITE, clean, round, unit_bits};
+use super::{Unpacked, half};
 
 /// Elements of a block.
 pub const LEN: usize = 32;
 /// Bytes of a block.
 pub const BYTES: usize = 34;
 
+/// The block in the general form.
+#[inline(always)]
+pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
+    let bytes: [u8; LEN] = *block.last_chunk().unwrap_or(&[0; LEN]);
+    let mut q = [0; LEN];
+    for i in 0..LEN {
+        q[i] = bytes[i] as i8;
+    }
+    Unpacked { q, scales: [half([block[0], block[1]])], minima: [0.0] }
+}
+
 /// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
-    let d = super::half([block[0], block[1]]);
-    // A copy: the writes cannot alias it, so the compiler can vectorise the loop.
-    let q: [u8; LEN] = *block.last_chunk().unwrap_or(&[0; LEN]);
-    for i in 0..LEN {
-        out[i] = d * f32::from(q[i] as i8);
-    }
+    unpack(block).decode(out);
 }
 
 /// Quantises 32 elements.
@@ -35,7 +42,7 @@ pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
         return;
     };
     let bits = unit_bits(largest / 127.0);
-    let d = super::half(bits.to_le_bytes());
+    let d = half(bits.to_le_bytes());
     block[..2].copy_from_slice(&bits.to_le_bytes());
     if d > 0.0 {
         for (q, x) in block[2..].iter_mut().zip(x) {

@@ -1,3 +1,5 @@
+use super::half;
+
 /// The eight 6-bit scales and the eight 6-bit minima that [`pack_scales`] packed into 12 bytes.
 #[inline(always)]
 pub fn unpack_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
@@ -8,6 +10,15 @@ pub fn unpack_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let scales = join(a & 0x3f3f_3f3f, (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030));
     let minima = join(b & 0x3f3f_3f3f, ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030));
     (scales.to_le_bytes(), minima.to_le_bytes())
+}
+
+/// The scale and the minimum of each group of Q4_K and Q5_K, whose blocks have the same first 16 bytes.
+#[inline(always)]
+pub(super) fn coded(header: &[u8]) -> [[f32; 8]; 2] {
+    let header: &[u8; 16] = header.first_chunk().unwrap_or(&[0; 16]);
+    let (scales, minima) = unpack_scales(header[4..].first_chunk().unwrap_or(&[0; 12]));
+    let (d, dmin) = (half([header[0], header[1]]), half([header[2], header[3]]));
+    [scales.map(|code| d * f32::from(code)), minima.map(|code| dmin * f32::from(code))]
 }
 
 /// Packs eight 6-bit scales and eight 6-bit minima into 12 bytes.

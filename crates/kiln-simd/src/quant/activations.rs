@@ -13,7 +13,10 @@ use crate::vector::{PlainKernel, element, signed_sub_block};
 const MOST: f32 = 32639.0;
 
 /// Blocks whose largest magnitude is below this (2^-80) are not rounded, because their products would be subnormal.
-const LEAST: f32 = f32::from_bits((127 - 80) << 23);
+pub(super) const LEAST: f32 = f32::from_bits((127 - 80) << 23);
+
+/// Adding this puts the nearest integer, ties to even, into the low bits of the representation.
+pub(super) const MAGIC: f32 = (3u32 << 22) as f32;
 
 /// A cache line, the unit of the scratch memory.
 #[derive(Clone, Copy)]
@@ -118,8 +121,6 @@ fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
     if !(LEAST..f32::INFINITY).contains(&largest) {
         return ([0; N], if top == 0 { 0.0 } else { f32::NAN });
     }
-    // Adding this puts the nearest integer, ties to even, into the low bits of the representation.
-    const MAGIC: f32 = (3u32 << 22) as f32;
     let inverse = MOST / largest;
     let mut q = [0; N];
     for (q, v) in q.iter_mut().zip(x) {

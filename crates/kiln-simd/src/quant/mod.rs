@@ -1,6 +1,8 @@
 //! Quantised blocks: to them, from them, and products with them.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod int8;
 mod product;
 mod weights;
 

@@ -17,9 +17,13 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
+#[cfg(target_arch = "x86_64")]
+use kiln_ir::Precision;
 use kiln_ir::QuantFormat;
 
 use super::activations::{Line, Round};
+#[cfg(target_arch = "x86_64")]
+use super::int8;
 use super::weights::{Weights, for_weights};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
@@ -99,7 +103,7 @@ impl<W: Weights> Part<'_, W> {
 /// Element (i, j) of `x wᵀ` for rows of `k` elements, in f64.
 #[cold]
 #[inline(never)]
-fn exact(format: QuantFormat, x: &[f32], w: &[u8], k: usize, i: usize, j: usize) -> f32 {
+pub(super) fn exact(format: QuantFormat, x: &[f32], w: &[u8], k: usize, i: usize, j: usize) -> f32 {
     let (len, bytes) = (format.block_len(), format.block_bytes());
     let row = k / len * bytes;
     let (x, w) = (&x[i * k..(i + 1) * k], &w[j * row..(j + 1) * row]);
@@ -144,7 +148,7 @@ const AHEAD: usize = 4096;
 const PART: usize = 32;
 
 /// Multiplications below which one thread is faster.
-const PARALLEL: usize = 1 << 20;
+pub(super) const PARALLEL: usize = 1 << 20;
 
 thread_local! {
     /// Rounded rows, reused between calls.
@@ -153,6 +157,10 @@ thread_local! {
 
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
 pub(crate) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if simd.precision() == Precision::Int8 && int8::takes(simd, format, extents[0]) {
+        return int8::multiply(simd, format, x, w, extents, out);
+    }
     for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
 }
 

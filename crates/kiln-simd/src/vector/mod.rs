@@ -24,11 +24,15 @@ mod scalar;
 mod simd128;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
+#[cfg(target_arch = "x86_64")]
+mod words;
 
 pub(crate) use bytes::{ByteKernel, Bytes, dispatch_bytes, element, signed_sub_block};
 pub(crate) use isa::by_isa;
 pub(crate) use lanewise::{Lanewise, Pair};
 pub(crate) use plain::{PlainKernel, dispatch_plain};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use words::{PIECE, WordKernel, WordLimits, Words, dispatch_words};
 
 use crate::array::Each;
 use std::ops::{Add, Div, Mul, Neg, Sub};

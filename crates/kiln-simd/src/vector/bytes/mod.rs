@@ -198,6 +198,16 @@ pub(crate) trait ByteKernel {
     unsafe fn run<B: Bytes>(self);
 }
 
+/// Whether this machine has VNNI, VBMI and GFNI. A machine with these features never runs the code without them, so its tests are
+/// built with the switch.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_vnni() -> bool {
+    cfg!(not(kiln_without_vnni))
+        && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("avx512vbmi")
+        && is_x86_feature_detected!("gfni")
+}
+
 /// Runs an algorithm on bytes with an instruction set.
 ///
 /// # Safety
@@ -222,15 +232,8 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             // SAFETY: as above.
             unsafe { kernel.run::<avx2::Avx2Bytes>() }
         }
-        // A machine with these features never runs the code without them, so its tests are built with this switch.
-        let vnni_is_there = || {
-            cfg!(not(kiln_without_vnni))
-                && is_x86_feature_detected!("avx512vnni")
-                && is_x86_feature_detected!("avx512vbmi")
-                && is_x86_feature_detected!("gfni")
-        };
         match isa {
-            Isa::Avx512 if vnni_is_there() => {
+            Isa::Avx512 if has_vnni() => {
                 // SAFETY: the caller guarantees AVX-512, the guard the other features; the standard library caches the
                 // detection.
                 return unsafe { vnni(kernel) };

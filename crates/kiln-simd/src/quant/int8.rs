@@ -1,0 +1,472 @@
+//! Products of several rows with quantised weights where x may be rounded to 8 bits ([`Precision::Int8`](kiln_ir::Precision)).
+//!
+//! A panel is as many rows of weights as a register has lanes, unpacked once for all rows of x: unsigned bytes, four neighbours
+//! of a row to a lane, with the scales and minima of each piece of 32. A tile multiplies a panel with up to 16 rows of x, which
+//! are rounded to a unit for each piece: of a piece, `s u Σ q x - m u Σ x`, where `s` and `m` are the scale and minimum, `u` is
+//! the unit, and the sums of integers are exact. Signed weights are stored with an offset, whose product with `Σ x` is where
+//! the sum starts.
+//!
+//! For a row of x and a piece of 16 rows of weights, AVX-512 takes 8 products, a conversion, a product of scales and a
+//! multiply-add: products of bytes and of f32 share ports, so a tile reaches at most 0.8 of the rate of products of bytes, which
+//! is four times that of f32. AVX2 takes some 27 instructions for 8 rows of weights. The terms of pieces are added in f32, in order: the same bits for every width of registers, number
+//! of rows and of threads.
+
+use std::cell::RefCell;
+
+use kiln_ir::QuantFormat;
+use kiln_ir::quant::{Scales, Values};
+
+use super::activations::{LEAST, Line, MAGIC};
+use super::product::{PARALLEL, exact};
+use super::weights::{Weights, for_weights};
+use crate::simd::Simd;
+use crate::threads::{self, Shared};
+use crate::vector::{PIECE, PlainKernel, WordKernel, WordLimits, Words, dispatch_plain, dispatch_words};
+
+/// Elements of a row of weights that are unpacked at once: a block of any format, or several.
+const CHUNK: usize = 256;
+
+/// Bytes of panels that a thread unpacks before it multiplies: they stay in the second-level cache while rows of x stream past.
+const PANELS: usize = 256 << 10;
+
+/// Elements of x that a thread rounds at once.
+const ROUND: usize = 65_536;
+
+/// What the integers of a format need.
+#[derive(Clone, Copy)]
+struct Kind {
+    format: QuantFormat,
+    /// Groups with a scale in a piece: one or two.
+    groups: usize,
+    /// Whether groups have minima. The integers are unsigned then.
+    affine: bool,
+    /// What makes integers unsigned.
+    offset: u8,
+}
+
+impl Kind {
+    const fn of(format: QuantFormat) -> Self {
+        let layout = format.layout();
+        let affine = layout.minimum().is_some();
+        Self { format, groups: PIECE / layout.group, affine, offset: format.least().unsigned_abs() }
+    }
+
+    /// Rows of x from which unpacking the weights pays, on a Zen 4: products of fewer rows unpack weights in registers, which is
+    /// fastest for Q6_K.
+    const fn least_rows(self) -> usize {
+        if matches!(self.format, QuantFormat::Q6K) { 32 } else { 8 }
+    }
+
+    /// The largest integer with its offset.
+    const fn most(self) -> u8 {
+        match self.format.layout().values {
+            Values::Book(book) => book[book.len() - 1].unsigned_abs() + self.offset,
+            _ => (u8::MAX as u16 >> (8 - self.format.layout().bits)) as u8,
+        }
+    }
+
+    /// Bytes of a piece of a panel: its integers, scales, and minima.
+    const fn piece(self, lanes: usize) -> usize {
+        lanes * (PIECE + self.groups * size_of::<f32>() * (1 + self.affine as usize))
+    }
+
+    /// Bytes of a piece of a row of x: its integers, unit, and the sum of each group.
+    const fn row(self) -> usize {
+        PIECE + size_of::<f32>() * (1 + self.groups)
+    }
+}
+
+/// The rows of x: as many large tiles as there are, then smaller ones.
+#[derive(Clone, Copy)]
+struct Rows {
+    count: usize,
+    large: usize,
+}
+
+impl Rows {
+    /// The first row and the number of rows of the tile with this row.
+    fn tile(self, row: usize) -> [usize; 2] {
+        let (mut first, mut rows) = (row / self.large * self.large, self.large);
+        let rest = self.count - first;
+        if rest >= rows {
+            return [first, rows];
+        }
+        // A small tile for each bit of the rest.
+        loop {
+            rows /= 2;
+            if rest & rows != 0 {
+                if row < first + rows {
+                    return [first, rows];
+                }
+                first += rows;
+            }
+        }
+    }
+
+    /// The first row and the number of rows of each tile.
+    fn tiles(self) -> impl Iterator<Item = [usize; 2]> {
+        let next = move |[first, rows]: [usize; 2]| (first + rows < self.count).then(|| self.tile(first + rows));
+        std::iter::successors(Some(self.tile(0)), move |&tile| next(tile))
+    }
+}
+
+/// Rounds a row of x.
+///
+/// # Safety
+/// `out` is writable for the pieces of x, and nothing else accesses those of this row.
+struct Round<'a> {
+    x: &'a [f32],
+    kind: Kind,
+    /// The tile with the row.
+    tile: [usize; 2],
+    row: usize,
+    out: *mut u8,
+}
+
+impl PlainKernel for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let [first, rows] = self.tile;
+        let (r, groups) = (self.row - first, self.kind.groups);
+        let (x, _) = self.x.as_chunks::<PIECE>();
+        for (i, piece) in x.iter().enumerate() {
+            let (q, unit) = integers(piece);
+            let at = (first * x.len() + rows * i) * self.kind.row();
+            // SAFETY: the contract of `Round`. For each piece, a tile has the integers of its rows, then their units, then their sums.
+            unsafe {
+                let piece = self.out.add(at);
+                piece.add(r * PIECE).cast::<[i8; PIECE]>().write(q);
+                let units = piece.add(rows * PIECE).cast::<f32>();
+                units.add(r).write_unaligned(unit);
+                for g in 0..groups {
+                    let len = PIECE / groups;
+                    let sum: i32 = q[g * len..(g + 1) * len].iter().map(|&q| i32::from(q)).sum();
+                    let sums = units.add(rows + r * groups + g);
+                    if self.kind.affine {
+                        sums.write_unaligned(unit * sum as f32);
+                    } else {
+                        sums.cast::<i32>().write_unaligned(-i32::from(self.kind.offset) * sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A piece in 8 bits, `x ≈ unit q`. The unit is NaN where that is not possible.
+#[inline(always)]
+fn integers(x: &[f32; PIECE]) -> ([i8; PIECE], f32) {
+    let mut top = 0;
+    for v in x {
+        top = u32::max(top, v.to_bits() & 0x7fff_ffff);
+    }
+    let largest = f32::from_bits(top);
+    if !(LEAST..f32::INFINITY).contains(&largest) {
+        return ([0; PIECE], if top == 0 { 0.0 } else { f32::NAN });
+    }
+    let inverse = 127.0 / largest;
+    let mut q = [0; PIECE];
+    for (q, v) in q.iter_mut().zip(x) {
+        *q = (v * inverse + MAGIC).to_bits() as i8;
+    }
+    (q, largest / 127.0)
+}
+
+/// The least power of two as a scale whose products with units are not subnormal (2^-32).
+const LEAST_SCALE: f32 = f32::from_bits((127 - 32) << 23);
+
+thread_local! {
+    /// The rounded x of a product, reused between calls.
+    static ROUNDED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    /// The panels of a thread, reused between calls.
+    static UNPACKED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether a product with `rows` rows of x is computed here.
+pub(super) fn takes(simd: &Simd, format: QuantFormat, rows: usize) -> bool {
+    let kind = Kind::of(format);
+    rows >= kind.least_rows() && WordLimits::new(simd.isa()).is_some_and(|limits| kind.most() <= limits.most)
+}
+
+/// `out = x wᵀ` for extents `[m, n, k]`, none of them zero, that [`takes`] takes.
+pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+    let [m, n, k] = extents;
+    let Some(limits) = WordLimits::new(simd.isa()) else { return };
+    let (kind, rows) = (Kind::of(format), Rows { count: m, large: limits.rows });
+    let pieces = k / PIECE;
+    let threads = if m.saturating_mul(n).saturating_mul(k) < PARALLEL { 1 } else { simd.threads() };
+    // Taken out while in use, so that a nested call finds an empty buffer instead of a borrowed one.
+    let mut scratch = ROUNDED.with(RefCell::take);
+    grow(&mut scratch, m * pieces * kind.row());
+    let rounded = Shared::new(scratch.as_mut_ptr().cast::<u8>());
+    let part = (ROUND / k).clamp(1, m);
+    threads::for_each(m.div_ceil(part), threads, |i| {
+        for row in i * part..m.min((i + 1) * part) {
+            let x = &x[row * k..(row + 1) * k];
+            let round = Round { x, kind, tile: rows.tile(row), row, out: rounded.get() };
+            // SAFETY: the scratch memory holds the pieces of every row; rows do not overlap. A `Simd` exists only for an
+            // available instruction set.
+            unsafe { dispatch_plain(simd.isa(), round) };
+        }
+    });
+    let panel = pieces * kind.piece(limits.lanes);
+    // Few enough for the cache, and for every thread to get several parts.
+    let panels = (PANELS / panel).min(n / (limits.lanes * threads * 4)).max(1);
+    let part = panels * limits.lanes;
+    let out = Shared::new(out.as_mut_ptr());
+    threads::for_each(n.div_ceil(part), threads, |i| {
+        let mut scratch = UNPACKED.with(RefCell::take);
+        grow(&mut scratch, panels * panel);
+        let (first, count) = (i * part, part.min(n - i * part));
+        let panels = scratch.as_mut_ptr().cast();
+        let part = Part { kind, x, w, rounded: rounded.get(), panels, out: out.get(), extents, first, count };
+        // SAFETY: the pieces have been written; the scratch memory holds the panels of a part; the output holds m * n, and parts
+        // have their own columns. The instruction set is available and has limits.
+        unsafe { dispatch_words(simd.isa(), part) };
+        UNPACKED.with(|s| s.replace(scratch));
+    });
+    ROUNDED.with(|s| s.replace(scratch));
+}
+
+/// Makes room for this many bytes.
+fn grow(scratch: &mut Vec<Line>, bytes: usize) {
+    let lines = bytes.div_ceil(size_of::<Line>());
+    if scratch.len() < lines {
+        scratch.resize(lines, Line::ZERO);
+    }
+}
+
+/// Rows `first .. first + count` of the weights times every row of x.
+///
+/// # Safety
+/// `rounded` is readable for the pieces of x, `panels` writable for the panels of the part, `out` for `m * n` f32; nothing else
+/// writes the columns of this part or reads its panels.
+struct Part<'a> {
+    kind: Kind,
+    x: &'a [f32],
+    w: &'a [u8],
+    rounded: *const u8,
+    panels: *mut u8,
+    out: *mut f32,
+    extents: [usize; 3],
+    first: usize,
+    count: usize,
+}
+
+impl WordKernel for Part<'_> {
+    #[inline(always)]
+    unsafe fn run<W: Words>(self) {
+        let [m, _, k] = self.extents;
+        let panels = self.count.div_ceil(W::LANES);
+        let size = k / PIECE * self.kind.piece(W::LANES);
+        // SAFETY: the contract of `Part`.
+        unsafe {
+            for panel in 0..panels {
+                let out = self.panels.add(panel * size);
+                for_weights!(self.kind.format, F => self.unpack::<W, F>(panel, out));
+            }
+            for [first, rows] in (Rows { count: m, large: W::ROWS }).tiles() {
+                for panel in 0..panels {
+                    let unpacked = self.panels.add(panel * size);
+                    match rows {
+                        16 if W::ROWS >= 16 => self.tile::<W, 16>(first, panel, unpacked),
+                        8 if W::ROWS >= 8 => self.tile::<W, 8>(first, panel, unpacked),
+                        4 => self.tile::<W, 4>(first, panel, unpacked),
+                        2 => self.tile::<W, 2>(first, panel, unpacked),
+                        _ => self.tile::<W, 1>(first, panel, unpacked),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Part<'_> {
+    /// The rows of weights of a panel.
+    fn rows<W: Words>(&self, panel: usize) -> [usize; 2] {
+        let at = panel * W::LANES;
+        [self.first + at, W::LANES.min(self.count - at)]
+    }
+
+    /// Writes a panel of the format of `F`, a constant: divisions by the lengths of blocks would take longer than what is done here.
+    ///
+    /// # Safety
+    /// The conditions of [`Part`] hold, the instruction set is available, and `out` is writable for a panel.
+    #[inline(always)]
+    unsafe fn unpack<W: Words, F: Weights>(&self, panel: usize, out: *mut u8) {
+        let k = self.extents[2];
+        let [first, rows] = self.rows::<W>(panel);
+        if rows < W::LANES {
+            // Lanes without a row of weights get the scale zero.
+            // SAFETY: the caller's contract.
+            unsafe { out.write_bytes(0, k / PIECE * Kind::of(F::FORMAT).piece(W::LANES)) };
+        }
+        let stride = k / F::FORMAT.block_len() * F::BYTES;
+        let weights = &self.w[first * stride..][..rows * stride];
+        let mut chunk = Chunk { q: [0; MOST_LANES * CHUNK], lanes: rows };
+        let mut at = 0;
+        while at < k {
+            let len = CHUNK.min(k - at);
+            let blocks = &weights[at / F::FORMAT.block_len() * F::BYTES..];
+            // SAFETY: the caller's contract.
+            unsafe {
+                let out = out.add(at / PIECE * Kind::of(F::FORMAT).piece(W::LANES));
+                if len == CHUNK {
+                    chunk.unpack::<W, F>(blocks, stride, CHUNK, out);
+                } else {
+                    chunk.unpack::<W, F>(blocks, stride, len, out);
+                }
+            }
+            at += len;
+        }
+    }
+
+    /// Rows `first .. first + R` of x times a panel.
+    ///
+    /// # Safety
+    /// The conditions of [`Part`] hold, the instruction set is available, and these rows are a tile.
+    #[inline(always)]
+    unsafe fn tile<W: Words, const R: usize>(&self, first: usize, panel: usize, unpacked: *const u8) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match (self.kind.groups, self.kind.affine) {
+                (1, false) => self.multiply::<W, R, 1, false>(first, panel, unpacked),
+                (1, true) => self.multiply::<W, R, 1, true>(first, panel, unpacked),
+                (_, false) => self.multiply::<W, R, 2, false>(first, panel, unpacked),
+                (_, true) => self.multiply::<W, R, 2, true>(first, panel, unpacked),
+            }
+        }
+    }
+
+    /// [`Part::tile`] for pieces of `G` groups, with minima if `AFFINE`.
+    ///
+    /// # Safety
+    /// The conditions of [`Part::tile`].
+    #[inline(always)]
+    unsafe fn multiply<W: Words, const R: usize, const G: usize, const AFFINE: bool>(
+        &self,
+        first: usize,
+        panel: usize,
+        unpacked: *const u8,
+    ) {
+        let [_, n, k] = self.extents;
+        let register = 4 * W::LANES;
+        let (piece, row) = (self.kind.piece(W::LANES), self.kind.row());
+        // SAFETY: the caller's contract; offsets are those of the layouts of panels and of rounded rows.
+        unsafe {
+            let (mut w, mut x) = (unpacked, self.rounded.add(first * (k / PIECE) * row));
+            let mut sums = [W::zero(); R];
+            for _ in 0..k / PIECE {
+                let mut weights = [W::no_ints(); 8];
+                for i in 0..8 {
+                    weights[i] = W::ints(w.add(i * register));
+                }
+                let factors = w.add(8 * register).cast::<f32>();
+                let mut scales = [W::zero(); G];
+                for g in 0..G {
+                    scales[g] = W::floats(factors.add(g * W::LANES));
+                }
+                let units = x.add(R * PIECE).cast::<f32>();
+                // Written out, because the compiler keeps the sums of a long loop in memory.
+                macro_rules! rows {
+                    ($($r:literal)*) => { $(if $r < R {
+                        let x = x.add($r * PIECE);
+                        let of_x = units.add(R + $r * G);
+                        let product = if G == 1 {
+                            let start = if AFFINE { W::no_ints() } else { W::start(of_x.cast()) };
+                            W::mul(W::to_floats(W::dots::<0, 8>(&weights, x, start)), scales[0])
+                        } else {
+                            let mut starts = [W::no_ints(); 2];
+                            if !AFFINE {
+                                starts = [W::start(of_x.cast()), W::start(of_x.add(1).cast())];
+                            }
+                            let first = W::mul(W::to_floats(W::dots::<0, 4>(&weights, x, starts[0])), scales[0]);
+                            W::mul_add(W::to_floats(W::dots::<4, 4>(&weights, x, starts[1])), scales[G - 1], first)
+                        };
+                        sums[$r % R] = W::mul_add(product, W::same(units.add($r)), sums[$r % R]);
+                        if AFFINE {
+                            for g in 0..G {
+                                let minima = W::floats(factors.add((G + g) * W::LANES));
+                                sums[$r % R] = W::mul_sub(minima, W::same(of_x.add(g)), sums[$r % R]);
+                            }
+                        }
+                    })* };
+                }
+                rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+                w = w.add(piece);
+                x = x.add(R * row);
+            }
+            let [column, valid] = self.rows::<W>(panel);
+            for r in 0..R {
+                let mut products = [0.0; MOST_LANES];
+                W::store(products.as_mut_ptr(), sums[r]);
+                let products = &mut products[..valid];
+                if products.iter().any(|y| !y.is_finite()) {
+                    for (j, y) in products.iter_mut().enumerate().filter(|(_, y)| !y.is_finite()) {
+                        *y = exact(self.kind.format, self.x, self.w, k, first + r, column + j);
+                    }
+                }
+                let out = self.out.add((first + r) * n + column);
+                out.copy_from_nonoverlapping(products.as_ptr(), valid);
+            }
+        }
+    }
+}
+
+/// The integers of [`CHUNK`] elements of each row of a panel.
+struct Chunk {
+    q: [i8; MOST_LANES * CHUNK],
+    /// Rows of weights in the panel.
+    lanes: usize,
+}
+
+impl Chunk {
+    /// Writes the pieces of `len` elements of a panel. Rows of blocks are `stride` bytes apart.
+    ///
+    /// # Safety
+    /// The instruction set of `W` is available, and `out` writable for the pieces.
+    #[inline(always)]
+    unsafe fn unpack<W: Words, F: Weights>(&mut self, blocks: &[u8], stride: usize, len: usize, out: *mut u8) {
+        let Kind { format, groups, affine, offset } = const { Kind::of(F::FORMAT) };
+        let piece = const { Kind::of(F::FORMAT).piece(W::LANES) };
+        let book = match format.layout().values {
+            Values::Book(book) => Some(book),
+            _ => None,
+        };
+        let (mut scales, mut minima) = ([0.0; CHUNK / 16], [0.0; CHUNK / 16]);
+        let count = len / PIECE * groups;
+        for row in 0..self.lanes {
+            let blocks = &blocks[row * stride..][..len / format.block_len() * F::BYTES];
+            // Lengths agree, so it cannot fail.
+            let _ =
+                format.unpack(blocks, &mut self.q[row * CHUNK..][..len], &mut scales[..count], &mut minima[..count]);
+            for g in 0..count {
+                // Products of a smaller scale could be subnormal: NaN makes them computed from the elements.
+                let tiny = matches!(format.layout().scales, Scales::Power { .. })
+                    && scales[g] != 0.0
+                    && scales[g].abs() < LEAST_SCALE;
+                // SAFETY: the caller's contract; the scales and the minima of a piece follow its integers.
+                unsafe {
+                    let factors = out.add(g / groups * piece + W::LANES * PIECE).cast::<f32>();
+                    let lane = factors.add(g % groups * W::LANES + row);
+                    lane.write_unaligned(if tiny { f32::NAN } else { scales[g] });
+                    if affine {
+                        lane.add(groups * W::LANES).write_unaligned(minima[g]);
+                    }
+                }
+            }
+        }
+        for i in 0..len / PIECE {
+            // SAFETY: the caller's contract; each lane has a row of `CHUNK` integers.
+            unsafe {
+                let rows = self.q.as_ptr().cast::<u8>().add(i * PIECE);
+                W::interleave(rows, CHUNK, book, offset, out.add(i * piece));
+            }
+        }
+    }
+}
+
+/// The most lanes of a register.
+const MOST_LANES: usize = 16;

@@ -1,0 +1,129 @@
+//! Products with quantised weights at [`Precision::Int8`].
+
+use kiln_ir::op::reference::Random;
+use kiln_ir::{Precision, QuantFormat};
+use kiln_simd::{Isa, Operations, Simd};
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+/// The unit of f32.
+const U: f64 = 1.0 / 16_777_216.0;
+
+/// Weights of `n` rows.
+fn weights(format: QuantFormat, n: usize, k: usize, random: &mut Random) -> Vec<u8> {
+    Simd::new().unwrap().quantize(&random.uniforms(n * k, -1.0, 1.0), k, format).unwrap()
+}
+
+/// The products in f64 with the bound of the precision: each term with the largest |x| of its block of 32.
+fn exact(format: QuantFormat, x: &[f32], w: &[u8], [m, n, k]: [usize; 3]) -> Vec<(f64, f64)> {
+    let mut decoded = vec![0.0; n * k];
+    format.decode(w, &mut decoded).unwrap();
+    let largest = |x: &[f32]| x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let tops: Vec<f32> = x.chunks(32).flat_map(|x| [largest(x); 32]).collect();
+    let bound = f64::from(1u32 << 16) + 1024.0 + k as f64 / 8.0;
+    let result = |e: usize| {
+        let (x, tops) = (&x[e / n * k..][..k], &tops[e / n * k..][..k]);
+        let w = &decoded[e % n * k..][..k];
+        let sum = x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+        (sum, bound * U * tops.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w.abs())).sum::<f64>())
+    };
+    (0..m * n).map(result).collect()
+}
+
+fn sets() -> impl Iterator<Item = Simd> {
+    Isa::available().map(|isa| Simd::with_isa(isa).unwrap().with_precision(Precision::Int8))
+}
+
+#[test]
+fn products_are_within_the_bound_for_every_format_and_size() {
+    let mut random = Random::new(31);
+    for format in QuantFormat::ALL {
+        // Every tile of rows, panels that are not full, and rows of weights that are not whole chunks where blocks are small.
+        let block = format.block_len();
+        for (m, n, k) in [(8, 16, block), (11, 37, 9 * block), (47, 5, 256), (33, 65, 3 * 256), (16, 1, 2 * block)] {
+            let w = weights(format, n, k, &mut random);
+            let x = random.uniforms(m * k, -3.0, 3.0);
+            let expected = exact(format, &x, &w, [m, n, k]);
+            for simd in sets() {
+                let got = simd.quant_matmul(&x, &w, m, k, n, format).unwrap();
+                for (i, (got, (want, bound))) in got.iter().zip(&expected).enumerate() {
+                    let error = (f64::from(*got) - want).abs();
+                    assert!(error <= *bound, "{} {} {m}x{n}x{k} {i}: {got} {want}", simd.isa(), format.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_every_batch_of_at_least_32_rows_and_for_any_number_of_threads() {
+    let mut random = Random::new(32);
+    for format in QuantFormat::ALL {
+        let (m, n, k) = (47, 150, 4 * 256);
+        let (w, x) = (weights(format, n, k, &mut random), random.uniforms(m * k, -3.0, 3.0));
+        for simd in sets() {
+            let whole = simd.with_threads(1).quant_matmul(&x, &w, m, k, n, format).unwrap();
+            assert_eq!(simd.with_threads(3).quant_matmul(&x, &w, m, k, n, format).unwrap(), whole, "{}", simd.isa());
+            for rows in [32, 33, 35, 36] {
+                let got = simd.quant_matmul(&x[k..(1 + rows) * k], &w, rows, k, n, format).unwrap();
+                assert_eq!(got, whole[n..(1 + rows) * n], "{} {} {rows}", simd.isa(), format.name());
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn sets_with_products_of_bytes_round_to_eight_bits_and_agree_in_every_bit() {
+    let mut random = Random::new(33);
+    for format in QuantFormat::ALL {
+        let (m, n, k) = (33, 20, 512);
+        let (w, x) = (weights(format, n, k, &mut random), random.uniforms(m * k, -3.0, 3.0));
+        let contract = Simd::new().unwrap().quant_matmul(&x, &w, m, k, n, format).unwrap();
+        let product = |simd: Simd| simd.quant_matmul(&x, &w, m, k, n, format).unwrap();
+        let mut rounded: Vec<_> = sets().map(product).filter(|result| *result != contract).collect();
+        // Sums of 16 bits do not hold the products of large integers.
+        let small = !matches!(format, QuantFormat::Q8_0 | QuantFormat::Iq4Nl | QuantFormat::Iq4Xs);
+        assert_eq!(!rounded.is_empty(), small && Isa::Avx2.is_available() || has_vnni(), "{}", format.name());
+        rounded.dedup();
+        assert!(rounded.len() <= 1, "{}", format.name());
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_vnni() -> bool {
+    // Also the features that other kernels for blocks need.
+    cfg!(not(kiln_without_vnni))
+        && Isa::Avx512.is_available()
+        && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("avx512vbmi")
+        && is_x86_feature_detected!("gfni")
+}
+
+#[test]
+fn numbers_that_cannot_be_rounded_give_what_the_formula_gives() {
+    for format in [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q8_0, QuantFormat::Q2K, QuantFormat::Mxfp4] {
+        let (m, n, k) = (35, 3, 256);
+        let mut random = Random::new(34);
+        let w = weights(format, n, k, &mut random);
+        let mut x = random.uniforms(m * k, -1.0, 1.0);
+        x[3] = f32::NAN;
+        x[k + 40] = f32::INFINITY;
+        x[2 * k..3 * k].fill(0.0);
+        x[3 * k..4 * k].iter_mut().for_each(|x| *x *= 1e-36);
+        x[4 * k..5 * k].iter_mut().for_each(|x| *x *= 1e37);
+        let expected = exact(format, &x, &w, [m, n, k]);
+        for simd in sets() {
+            let got = simd.quant_matmul(&x, &w, m, k, n, format).unwrap();
+            for (i, (got, (want, bound))) in got.iter().zip(&expected).enumerate() {
+                let at = format!("{} {} {i}: {got} {want}", simd.isa(), format.name());
+                match i / n {
+                    0 => assert!(got.is_nan(), "{at}"),
+                    1 => assert!(!got.is_finite(), "{at}"),
+                    // A subnormal result rounds to a multiple of 2^-149.
+                    _ => assert!((f64::from(*got) - want).abs() <= bound + 1e-45, "{at}"),
+                }
+            }
+        }
+    }
+}
