@@ -20,8 +20,8 @@ impl Weights {
     pub(super) fn has_mxfp4(&self, name: &str) -> bool {
         let whole = self.names.packed(name).and_then(|_| self.names.of(name));
         whole.is_some_and(|whole| {
-            self.named(&whole).is_none()
-                && MXFP4_PARTS.iter().all(|part| self.named(&format!("{whole}{part}")).is_some())
+            let has = |name: &str| self.named(name).is_some();
+            !has(&whole) && MXFP4_PARTS.iter().any(|part| has(&format!("{whole}{part}")))
         })
     }
 

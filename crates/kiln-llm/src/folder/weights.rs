@@ -50,8 +50,9 @@ impl Weights {
         Some((&self.files[file], &self.files[file].infos[at]))
     }
 
+    /// Whether there is a tensor of this name. Parts of packed tensors must be there.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.computed(name).is_some() || self.stored(name).is_some() || self.has_mxfp4(name)
+        self.computed(name).is_some() || self.stored(name).is_some() || self.names.packed(name).is_some()
     }
 
     pub(crate) fn rows(&self, name: &str) -> Option<usize> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use kiln::QuantFormat;
 use kiln_gguf::{TensorKind, ToValue, Writer};
 
 /// The extents of the models, chosen so that no two are equal where that could hide an exchange.
@@ -82,6 +83,7 @@ pub(crate) enum Key {
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) layers: usize,
+    pub(crate) width: usize,
     pub(crate) head: usize,
     pub(crate) rotated: usize,
     pub(crate) interleaved: bool,
@@ -119,6 +121,7 @@ pub(crate) struct Kind {
 pub(crate) const LLAMA: Kind = Kind {
     name: "llama",
     layers: 2,
+    width: WIDTH,
     head: 6,
     rotated: 6,
     interleaved: true,
@@ -269,12 +272,14 @@ pub(crate) const PHI3: Kind = Kind {
     ..LLAMA
 };
 
-/// Biases of everything, sinks, a clamped gate, and a ramp of angles that ends between pairs.
+/// Biases of everything, sinks, a clamped gate, and a ramp of angles that ends between pairs. Matrices of experts have whole
+/// blocks of MXFP4.
 pub(crate) const GPT_OSS: Kind = Kind {
     name: "gpt-oss",
     layers: 3,
-    head: 16,
-    rotated: 16,
+    width: 32,
+    head: 24,
+    rotated: 24,
     interleaved: false,
     biases: true,
     sinks: true,
@@ -285,11 +290,11 @@ pub(crate) const GPT_OSS: Kind = Kind {
     magnitude: 1.346_573_590_279_972_7,
     window: Some(4),
     windowed: |i| i % 2 == 0,
-    experts: Some(Experts { count: 6, used: 4, ffn: 32, normalised: true, scale: 1.0, apart: false, biases: true }),
+    experts: Some(Experts { count: 6, used: 4, ffn: 64, normalised: true, scale: 1.0, apart: false, biases: true }),
     keys: &[
         ("expert_count", Key::Count(6)),
         ("expert_used_count", Key::Count(4)),
-        ("expert_feed_forward_length", Key::Count(32)),
+        ("expert_feed_forward_length", Key::Count(64)),
         ("rope.scaling.type", Key::Text("yarn")),
         ("rope.scaling.factor", Key::Number(32.0)),
         ("rope.scaling.original_context_length", Key::Count(4096)),
@@ -428,6 +433,8 @@ pub(crate) struct RandomModel {
     pub(crate) tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
     /// Keys that tests add or replace.
     pub(crate) keys: Vec<(String, Box<dyn ToValue>)>,
+    /// Whether files have the matrices of experts in MXFP4.
+    pub(crate) mxfp4: bool,
 }
 
 impl RandomModel {
@@ -438,7 +445,7 @@ impl RandomModel {
             let data = (0..dims.iter().product()).map(|_| around + random(size)).collect();
             tensors.push((name, dims.to_vec(), data));
         };
-        add("token_embd.weight".into(), &[VOCABULARY, WIDTH], 1.0, 0.0);
+        add("token_embd.weight".into(), &[VOCABULARY, kind.width], 1.0, 0.0);
         for i in 0..kind.layers {
             let name = |part: &str| format!("blk.{i}.{part}");
             let (q, kv) = (HEADS * kind.head, KV_HEADS * kind.head);
@@ -449,19 +456,19 @@ impl RandomModel {
                 ("post_ffw_norm", kind.norms_after),
             ] {
                 if there {
-                    add(name(&format!("{part}.weight")), &[WIDTH], 0.5, 1.0);
+                    add(name(&format!("{part}.weight")), &[kind.width], 0.5, 1.0);
                 }
             }
             let apart = [
-                ("attn_q", q, WIDTH),
-                ("attn_k", kv, WIDTH),
-                ("attn_v", kv, WIDTH),
-                ("ffn_gate", FFN, WIDTH),
-                ("ffn_up", FFN, WIDTH),
+                ("attn_q", q, kind.width),
+                ("attn_k", kv, kind.width),
+                ("attn_v", kv, kind.width),
+                ("ffn_gate", FFN, kind.width),
+                ("ffn_up", FFN, kind.width),
             ];
-            let fused = [("attn_qkv", q + 2 * kv, WIDTH), ("ffn_up", 2 * FFN, WIDTH)];
+            let fused = [("attn_qkv", q + 2 * kv, kind.width), ("ffn_up", 2 * FFN, kind.width)];
             let projections = if kind.fused { &fused[..] } else { &apart };
-            let last = [("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)];
+            let last = [("attn_output", kind.width, q), ("ffn_down", kind.width, FFN)];
             for &(part, rows, columns) in projections.iter().chain(&last) {
                 if kind.experts.is_some() && part.starts_with("ffn_") {
                     continue;
@@ -481,13 +488,15 @@ impl RandomModel {
             }
             if let Some(experts) = kind.experts {
                 // Scores far apart, so that rounding never selects another expert.
-                add(name("ffn_gate_inp.weight"), &[experts.count, WIDTH], 2.0, 0.0);
+                add(name("ffn_gate_inp.weight"), &[experts.count, kind.width], 2.0, 0.0);
                 if experts.biases {
                     add(name("ffn_gate_inp.bias"), &[experts.count], 0.5, 0.0);
                 }
-                for (part, rows, columns) in
-                    [("ffn_gate", experts.ffn, WIDTH), ("ffn_up", experts.ffn, WIDTH), ("ffn_down", WIDTH, experts.ffn)]
-                {
+                for (part, rows, columns) in [
+                    ("ffn_gate", experts.ffn, kind.width),
+                    ("ffn_up", experts.ffn, kind.width),
+                    ("ffn_down", kind.width, experts.ffn),
+                ] {
                     for expert in 0..experts.count {
                         // Large enough that some gates and ups are clamped.
                         let size = if kind.gate == Gate::Clamped && part != "ffn_down" { 1.5 } else { 0.4 };
@@ -504,9 +513,9 @@ impl RandomModel {
                 add(name("attn_k_norm.weight"), &[of(KV_HEADS)], 0.5, 1.0);
             }
         }
-        add("output_norm.weight".into(), &[WIDTH], 0.5, 1.0);
+        add("output_norm.weight".into(), &[kind.width], 0.5, 1.0);
         if !kind.tied {
-            add("output.weight".into(), &[VOCABULARY, WIDTH], 0.4, 0.0);
+            add("output.weight".into(), &[VOCABULARY, kind.width], 0.4, 0.0);
         }
         let pairs = kind.rotated / 2;
         match kind.divisors {
@@ -517,7 +526,7 @@ impl RandomModel {
                 add("rope_factors_long.weight".into(), &[pairs], 0.9, 3.0);
             }
         }
-        Self { kind, tensors, keys: Vec::new() }
+        Self { kind, tensors, keys: Vec::new(), mxfp4: false }
     }
 
     /// Sets a key of the metadata.
@@ -535,7 +544,7 @@ impl RandomModel {
             ("general.architecture".into(), Box::new(arch)),
             (of("block_count"), Box::new(self.kind.layers as u32)),
             (of("context_length"), Box::new(CONTEXT)),
-            (of("embedding_length"), Box::new(WIDTH as u32)),
+            (of("embedding_length"), Box::new(self.kind.width as u32)),
             (of("feed_forward_length"), Box::new(FFN as u32)),
             (of("attention.head_count"), Box::new(HEADS as u32)),
             (of("attention.head_count_kv"), Box::new(KV_HEADS as u32)),
@@ -564,11 +573,19 @@ impl RandomModel {
             writer.set(key, &**value).unwrap();
         }
         let tensors = self.stacked();
-        let bytes: Vec<Vec<u8>> =
-            tensors.iter().map(|(_, _, data)| data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        for ((name, dims, _), bytes) in tensors.iter().zip(&bytes) {
+        let encoded = tensors.iter().map(|(name, _, data)| {
+            if self.mxfp4 && name.ends_with("_exps.weight") {
+                let format = QuantFormat::Mxfp4;
+                let mut blocks = vec![0; data.len() / format.block_len() * format.block_bytes()];
+                format.encode(data, &mut blocks).unwrap();
+                return (TensorKind::Mxfp4, blocks);
+            }
+            (TensorKind::F32, data.iter().flat_map(|x| x.to_le_bytes()).collect())
+        });
+        let encoded: Vec<(TensorKind, Vec<u8>)> = encoded.collect();
+        for ((name, dims, _), (kind, bytes)) in tensors.iter().zip(&encoded) {
             let extents: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
-            writer.tensor(name, TensorKind::F32, &extents, bytes).unwrap();
+            writer.tensor(name, *kind, &extents, bytes).unwrap();
         }
         let path = std::env::temp_dir().join(format!("kiln-llm-{}-{name}.gguf", std::process::id()));
         writer.save(&path).unwrap();
@@ -615,7 +632,7 @@ impl RandomModel {
         let normed = |name: &str, x: &[f64]| of(&format!("{name}.weight")).map_or(x.to_vec(), |by| norm(x, by));
         let mut x: Vec<Vec<f64>> = tokens
             .iter()
-            .map(|&token| &of("token_embd.weight").unwrap()[token as usize * WIDTH..][..WIDTH])
+            .map(|&token| &of("token_embd.weight").unwrap()[token as usize * kind.width..][..kind.width])
             .map(|row| row.iter().map(|x| x * kind.embedding_scale).collect())
             .collect();
         for layer in 0..kind.layers {
@@ -693,7 +710,7 @@ impl RandomModel {
                         chosen.truncate(experts.used);
                         let of_chosen: f64 = chosen.iter().map(|&e| scores[e].exp() / total).sum();
                         let by = experts.scale / if experts.normalised { of_chosen } else { 1.0 };
-                        let mut sum = vec![0.0; WIDTH];
+                        let mut sum = vec![0.0; kind.width];
                         for e in chosen {
                             let weight = scores[e].exp() / total * by;
                             sum.iter_mut().zip(network(&format!(".{e}"))).for_each(|(sum, x)| *sum += weight * x);
