@@ -421,6 +421,17 @@ fn files_that_contradict_themselves_are_refused() {
         let error = wrong(model, "lacks");
         assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{name}: {error}");
     }
+    for part in ["attn_sinks", "post_attention_norm"] {
+        let name = format!("blk.2.{part}.weight");
+        let mut model = RandomModel::new(GPT_OSS);
+        model.tensors.retain(|(known, ..)| *known != name);
+        let error = wrong(model, "lacks-gpt-oss");
+        assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{name}: {error}");
+    }
+    let mut short = RandomModel::new(GPT_OSS);
+    let sinks = short.tensors.iter_mut().find(|(name, ..)| name == "blk.0.attn_sinks.weight").unwrap();
+    (sinks.1[0], sinks.2) = (1, vec![0.0]);
+    model_error(short, "blk.0.attn_sinks.weight");
     let text = wrong(plain().with("llama.block_count", "two"), "text");
     assert!(matches!(text, Error::File(kiln_gguf::Error::Value { .. })));
 }

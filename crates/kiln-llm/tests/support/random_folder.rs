@@ -221,7 +221,8 @@ impl RandomModel {
     /// The experts of gpt-oss as folders have them: outputs of gate and up alternate; floats have inputs first.
     fn packed(&self, form: Form) -> Vec<FolderTensor> {
         // By the layer and the matrix: gate, up and down of each expert, with their biases.
-        let mut experts: BTreeMap<(&str, &str, &str), Vec<(&[usize], &[f32])>> = BTreeMap::new();
+        type Matrices<'m> = Vec<(&'m [usize], &'m [f32])>;
+        let mut experts: BTreeMap<(&str, &str, &str), Matrices<'_>> = BTreeMap::new();
         for (name, dims, data) in self.tensors.iter().filter(|(name, ..)| is_packed(&self.kind, name)) {
             let parts: Vec<&str> = name.split('.').collect();
             experts.entry((parts[1], parts[4], parts[2])).or_default().push((dims, data));
@@ -239,7 +240,7 @@ impl RandomModel {
             // An element of an expert, by its output among all.
             let inputs = matrices[0].0.get(1).copied().unwrap_or(1);
             let at = |expert: usize, output: usize, input: usize| {
-                let (_, data) = if output % step == 0 { matrices[expert] } else { others[expert] };
+                let (_, data) = if output.is_multiple_of(step) { matrices[expert] } else { others[expert] };
                 data[output / step * inputs + input]
             };
             let mut bytes = Vec::new();

@@ -302,7 +302,7 @@ pub(crate) const GPT_OSS: Kind = Kind {
     ..LLAMA
 };
 
-pub(crate) const KINDS: [Kind; 23] = [
+pub(crate) const KINDS: [Kind; 24] = [
     LLAMA,
     LLAMA3,
     QWEN2,
@@ -381,6 +381,33 @@ pub(crate) const KINDS: [Kind; 23] = [
         ..QWEN2
     },
     GPT_OSS,
+    // Ends of the ramp at whole pairs, every layer with a window, and fewer biases.
+    Kind {
+        layers: 2,
+        biases: false,
+        scaling: Scaling::Yarn(32.0, 32.0, 1.0, 4096.0),
+        windowed: |_| true,
+        experts: Some(Experts {
+            count: 6,
+            used: 4,
+            ffn: 64,
+            normalised: true,
+            scale: 1.0,
+            apart: false,
+            biases: false,
+        }),
+        keys: &[
+            ("expert_count", Key::Count(6)),
+            ("expert_used_count", Key::Count(4)),
+            ("expert_feed_forward_length", Key::Count(64)),
+            ("attention.sliding_window_pattern", Key::Count(0)),
+            ("rope.scaling.type", Key::Text("yarn")),
+            ("rope.scaling.factor", Key::Number(32.0)),
+            ("rope.scaling.original_context_length", Key::Count(4096)),
+            ("rope.scaling.yarn_truncate", Key::Truth(true)),
+        ],
+        ..GPT_OSS
+    },
     // Windows if the file states them.
     Kind {
         layers: 3,
