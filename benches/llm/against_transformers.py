@@ -303,6 +303,15 @@ def cases():
         Case("smollm3", hf="SmolLM3", arch="smollm3", interleaved=True, tied=True, layers=5, theta=2e6),
         Case("gpt-oss", **gpt_oss),
         Case("gpt-oss mxfp4", **gpt_oss, mxfp4=True),
+        # As llama.cpp computes it.
+        Case(
+            "gpt-oss truncate",
+            **{
+                **gpt_oss,
+                "rope": {**exact_yarn, "truncate": True},
+                "keys": {**gpt_oss["keys"], "rope.scaling.yarn_truncate": True},
+            },
+        ),
         Case("olmo2", hf="Olmo2", **olmo),
         Case(
             "olmo3",
@@ -499,6 +508,8 @@ def write(case, tensors, path):
             writer.add_array(key, value)
         elif isinstance(value, str):
             writer.add_string(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
         else:
