@@ -8,7 +8,7 @@
 A model's weights are drawn here under the names of transformers. transformers loads them; a GGUF file gets them with the names,
 the keys and the changes of llama.cpp's converter, and a folder as `save_pretrained` writes it. All compute the logits of the same 40
 tokens in f32. The table has the greatest distance of a logit, divided by the greatest logit, over four prefixes of the tokens, of the
-file and of the folder. Exit codes: 0 every distance is at most 1e-4, 1 one is not or a model failed, 2 wrong arguments.
+file and of the folder. Exit codes: 0 every distance is within its limit, 1 one is not or a model failed, 2 wrong arguments.
 
 Without PyTorch, --write DIR writes the files alone; against_llama_cpp.mjs compares them with llama.cpp. transformers 4.5x and 5.x both serve.
 """
@@ -34,8 +34,12 @@ CONTEXT = 512
 TOKENS = [(i * i * 7 + 3 * i + 5) % VOCABULARY for i in range(40)]
 PREFIXES = (1, 7, 23, 40)
 LIMIT = 1e-4
+# Products with MXFP4 round what they multiply to 16 bits.
+MXFP4_LIMIT = 1e-3
 # Gate, up and down of an expert.
 EXPERT = {"mlp": ("gate_proj", "up_proj", "down_proj"), "block_sparse_moe": ("w1", "w3", "w2")}
+# What four bits of MXFP4 encode.
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
 
 
 @dataclass
@@ -67,6 +71,10 @@ class Case:
     # Experts, how many a token has, and elements between the products of one; how transformers names their parts.
     experts: tuple | None = None
     expert_names: str = "mlp"
+    # Whether the model is gpt-oss: biases of everything, sinks, and a tensor with the experts of a layer; and whether its experts are in
+    # MXFP4.
+    gpt_oss: bool = False
+    mxfp4: bool = False
     # Whether rotations take neighbours (2i, 2i + 1) in the file, where transformers takes halves (i, i + n/2).
     interleaved: bool = False
     # Whether transformers adds 1 to the weights of norms, and files have the sum.
@@ -108,6 +116,40 @@ def cases():
     five_of_six = [i % 6 != 5 for i in range(7)]
     three_of_four = [i % 4 != 3 for i in range(5)]
     gemma = dict(norms_after=True, plus_one=True, tied=True, head=32)
+    exact_yarn = {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    }
+    gpt_oss = dict(
+        hf="GptOss",
+        arch="gpt-oss",
+        gpt_oss=True,
+        layers=4,
+        head=32,
+        theta=150_000.0,
+        qkv_bias=True,
+        experts=(6, 4, FFN),
+        rope=exact_yarn,
+        config={
+            "num_local_experts": 6,
+            "num_experts_per_tok": 4,
+            "sliding_window": 8,
+            "layer_types": layer_types([True, False, True, False]),
+        },
+        keys={
+            "expert_count": 6,
+            "expert_used_count": 4,
+            "expert_feed_forward_length": FFN,
+            "attention.sliding_window": 8,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 64,
+        },
+    )
     olmo = dict(norms_after=True, norms_before=False, qk_norm="row", arch="olmo2", layers=5)
     llama = dict(hf="Llama", arch="llama", interleaved=True)
     return [
@@ -259,6 +301,17 @@ def cases():
             },
         ),
         Case("smollm3", hf="SmolLM3", arch="smollm3", interleaved=True, tied=True, layers=5, theta=2e6),
+        Case("gpt-oss", **gpt_oss),
+        Case("gpt-oss mxfp4", **gpt_oss, mxfp4=True),
+        # As llama.cpp computes it.
+        Case(
+            "gpt-oss truncate",
+            **{
+                **gpt_oss,
+                "rope": {**exact_yarn, "truncate": True},
+                "keys": {**gpt_oss["keys"], "rope.scaling.yarn_truncate": True},
+            },
+        ),
         Case("olmo2", hf="Olmo2", **olmo),
         Case(
             "olmo3",
@@ -308,7 +361,22 @@ def weights(case):
                 matrix(f"{layer}.mlp.gate_proj.weight", FFN, WIDTH)
                 matrix(f"{layer}.mlp.up_proj.weight", FFN, WIDTH)
         matrix(f"{attention}.o_proj.weight", WIDTH, q)
-        if case.experts:
+        if case.gpt_oss:
+            vector(f"{attention}.o_proj.bias", WIDTH)
+            vector(f"{attention}.sinks", HEADS)
+            count, _, inner = case.experts
+            matrix(f"{layer}.mlp.router.weight", count, WIDTH)
+            vector(f"{layer}.mlp.router.bias", count)
+            experts = f"{layer}.mlp.experts"
+            # Large enough that some of their outputs are clamped.
+            for part, inputs, outputs, size in (("gate_up_proj", WIDTH, 2 * inner, 3), ("down_proj", inner, WIDTH, 1)):
+                drawn = random.standard_normal((count, inputs, outputs)) * (size / math.sqrt(inputs))
+                if case.mxfp4:
+                    # Multiples of 1/8 that MXFP4 has, so that a file and a folder have the same.
+                    drawn = E2M1[np.abs(drawn[..., None] * 8 - E2M1).argmin(-1)] / 8
+                tensors[f"{experts}.{part}"] = drawn.astype(np.float32)
+                tensors[f"{experts}.{part}_bias"] = (0.3 * random.standard_normal((count, outputs))).astype(np.float32)
+        elif case.experts:
             count, _, inner = case.experts
             matrix(f"{layer}.{case.expert_names}.gate.weight", count, WIDTH)
             for expert in range(count):
@@ -352,6 +420,7 @@ def file_name(case, name):
         "mlp.gate_up_proj": "ffn_up",
         "mlp.down_proj": "ffn_down",
         "mlp.gate": "ffn_gate_inp",
+        "mlp.router": "ffn_gate_inp",
         "block_sparse_moe.gate": "ffn_gate_inp",
         "input_layernorm": "attn_norm",
         "post_attention_layernorm": "post_attention_norm" if case.norms_after else "ffn_norm",
@@ -362,6 +431,10 @@ def file_name(case, name):
     if stem in plain:
         return f"{plain[stem]}.{kind}"
     _, _, i, part = stem.split(".", 3)
+    if kind == "sinks":
+        return f"blk.{i}.attn_sinks.weight"
+    if case.gpt_oss and part == "post_attention_layernorm":
+        return f"blk.{i}.post_attention_norm.{kind}"
     return f"blk.{i}.{parts[part]}.{kind}"
 
 
@@ -371,6 +444,15 @@ def stacked(case, tensors):
         return tensors
     found = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
     for i in range(case.layers):
+        if case.gpt_oss:
+            # Outputs first, and those of gate and up apart.
+            own = f"model.layers.{i}.mlp.experts"
+            for theirs, parts in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",))):
+                for at, part in enumerate(parts):
+                    weight = tensors[f"{own}.{theirs}"].swapaxes(1, 2)[:, at :: len(parts)]
+                    found[f"blk.{i}.ffn_{part}_exps.weight"] = weight
+                    found[f"blk.{i}.ffn_{part}_exps.bias"] = tensors[f"{own}.{theirs}_bias"][:, at :: len(parts)]
+            continue
         for part, theirs in zip(("gate", "up", "down"), EXPERT[case.expert_names]):
             own = f"model.layers.{i}.{case.expert_names}.experts"
             names = [f"{own}.{e}.{theirs}.weight" for e in range(case.experts[0])]
@@ -426,6 +508,8 @@ def write(case, tensors, path):
             writer.add_array(key, value)
         elif isinstance(value, str):
             writer.add_string(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
         else:
@@ -445,6 +529,10 @@ def write(case, tensors, path):
         if case.plus_one and name.endswith("norm.weight"):
             tensor = tensor + np.float32(1)
         theirs = name if name.startswith("blk.") else file_name(case, name)
+        if case.mxfp4 and theirs.endswith("_exps.weight"):
+            kind = gguf.GGMLQuantizationType.MXFP4
+            writer.add_tensor(theirs, gguf.quants.quantize(np.ascontiguousarray(tensor), kind), raw_dtype=kind)
+            continue
         writer.add_tensor(theirs, np.ascontiguousarray(tensor))
     kind = case.rope.get("rope_type")
     if kind == "llama3":
@@ -530,7 +618,7 @@ def tokenizer():
 
 def joined(case, tensors, known):
     """The tensors by the names that a model has in memory: since transformers 5 those of all experts are one, gate and up together."""
-    if not case.experts or "model.layers.0.mlp.experts.down_proj" not in known:
+    if not case.experts or case.gpt_oss or "model.layers.0.mlp.experts.down_proj" not in known:
         return tensors
     found = {name: tensor for name, tensor in tensors.items() if f".{case.expert_names}." not in name}
     for i in range(case.layers):
@@ -544,6 +632,36 @@ def joined(case, tensors, known):
         found[f"{layer}.mlp.experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
         found[f"{layer}.mlp.experts.down_proj"] = down
     return found
+
+
+def pack(folder):
+    """Rewrites the experts of a folder of gpt-oss in MXFP4, as OpenAI's files have them."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    sizes, names = 0, {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors = {}
+        for name, tensor in load_file(path).items():
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                tensors[name] = tensor
+                continue
+            # [experts, outputs, inputs]; pairs of neighbours in a byte, the first in the lower bits.
+            weight = tensor.numpy().swapaxes(1, 2) * 8
+            codes = np.abs(weight[..., None] - E2M1).argmin(-1).astype(np.uint8)
+            pairs = codes[..., ::2] | codes[..., 1::2] << 4
+            shape = (*codes.shape[:2], codes.shape[2] // 32)
+            tensors[f"{name}_blocks"] = torch.from_numpy(pairs.reshape(*shape, 16))
+            # 2^(124 - 127) is 1/8.
+            tensors[f"{name}_scales"] = torch.full(shape, 124, dtype=torch.uint8)
+        save_file(tensors, path, metadata={"format": "pt"})
+        sizes += sum(tensor.nbytes for tensor in tensors.values())
+        names |= {name: path.name for name in tensors}
+    index = {"metadata": {"total_size": sizes}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def theirs(case, tensors, folder):
@@ -564,6 +682,8 @@ def theirs(case, tensors, folder):
     # Files of at most 100 kB, so that there are several.
     model.save_pretrained(folder, max_shard_size="100KB")
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    if case.mxfp4:
+        pack(folder)
     with torch.no_grad():
         return model(torch.tensor([TOKENS]), use_cache=False).logits[0].double().numpy()
 
@@ -623,9 +743,10 @@ def main():
         for case in chosen:
             try:
                 distances = compare(case, arguments.kiln, arguments.device, prefixes, Path(directory))
-                wrong = max(distances) > LIMIT
+                limit = MXFP4_LIMIT if case.mxfp4 else LIMIT
+                wrong = max(distances) > limit
                 columns = " ".join(f"{far:>10.1e}" for far in distances)
-                print(f"{case.name:<24} {columns}{'  beyond ' + str(LIMIT) if wrong else ''}", flush=True)
+                print(f"{case.name:<24} {columns}{'  beyond ' + str(limit) if wrong else ''}", flush=True)
             except Exception as error:  # A model that fails must not hide the others.
                 wrong = True
                 print(f"{case.name:<24} {type(error).__name__}: {error}", flush=True)

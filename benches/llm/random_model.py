@@ -7,6 +7,7 @@
     kiln-llm bench model-q4_k_m.gguf --device cuda
 
 Shapes: 1b has 1.1 billion weights, as TinyLlama, and 8b has 8 billion, as Llama 3. Files are f16 and take two bytes a weight.
+gpt-oss-20b has 21 billion, whose experts are in MXFP4: its file has 14 GB, and the script takes as much memory.
 """
 
 import argparse
@@ -17,15 +18,103 @@ import numpy as np
 
 # Layers, width, width of the feed-forward network, heads, heads of keys and values, tokens, context.
 SHAPES = {"1b": (22, 2048, 5632, 32, 4, 32_000, 8192), "8b": (32, 4096, 14_336, 32, 8, 128_256, 16_384)}
+# The same, with experts of each layer, and experts of a token: layers, width, width of an expert, experts, used, heads, heads of keys and
+# values, elements of a head, tokens, context.
+MIXTURES = {"gpt-oss-20b": (24, 2880, 2880, 32, 4, 64, 8, 64, 201_088, 131_072)}
 # Numbers that are drawn once. Tensors begin at different ones, so that no two are alike.
 DRAWN = 1 << 22
 
 
+def vocabulary_of(writer, size):
+    """Writes a vocabulary of SentencePiece: three control tokens, the bytes, and made-up words."""
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens += [f"\u2581w{i}" for i in range(size - len(tokens))]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(size - 259)])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (size - 259))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gpt_oss(shape, path):
+    layers, width, ffn, count, used, heads, kv_heads, head, vocabulary, context = shape
+    random = np.random.default_rng(1)
+    writer = gguf.GGUFWriter(path, "gpt-oss", use_temp_file=False)
+    writer.add_block_count(layers)
+    writer.add_context_length(context)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(ffn)
+    writer.add_expert_feed_forward_length(ffn)
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(used)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_sliding_window(128)
+    writer.add_rope_freq_base(150_000.0)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(32.0)
+    writer.add_rope_scaling_orig_ctx_len(4096)
+    vocabulary_of(writer, vocabulary)
+
+    def vector(name, *extents):
+        writer.add_tensor(name, random.standard_normal(extents, dtype=np.float32) * np.float32(0.1))
+
+    def matrix(name, rows, columns):
+        numbers = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(columns**-0.5)
+        writer.add_tensor(name, numbers.astype(np.float16))
+
+    def experts(name, rows, columns):
+        # 17 bytes have 32 elements: a power of two with which products keep the size of what they multiply, and four bits each.
+        blocks = random.integers(0, 256, (count, rows, columns // 32, 17), dtype=np.uint8)
+        # The root of the mean square of the numbers of four bits is 2.9.
+        blocks[..., 0] = 127 + round(np.log2(columns**-0.5 / 2.9))
+        kind = gguf.GGMLQuantizationType.MXFP4
+        writer.add_tensor(f"{name}.weight", blocks.reshape(count, rows, columns // 32 * 17), raw_dtype=kind)
+        vector(f"{name}.bias", count, rows)
+
+    matrix("token_embd.weight", vocabulary, width)
+    for i in range(layers):
+        block = f"blk.{i}."
+        for norm in ("attn_norm", "post_attention_norm"):
+            writer.add_tensor(f"{block}{norm}.weight", np.ones(width, np.float32))
+        for part, rows, columns in (
+            ("attn_q", heads * head, width),
+            ("attn_k", kv_heads * head, width),
+            ("attn_v", kv_heads * head, width),
+            ("attn_output", width, heads * head),
+        ):
+            matrix(f"{block}{part}.weight", rows, columns)
+            vector(f"{block}{part}.bias", rows)
+        vector(f"{block}attn_sinks.weight", heads)
+        writer.add_tensor(f"{block}ffn_gate_inp.weight", random.standard_normal((count, width), dtype=np.float32) * np.float32(width**-0.5))
+        vector(f"{block}ffn_gate_inp.bias", count)
+        experts(f"{block}ffn_gate_exps", ffn, width)
+        experts(f"{block}ffn_up_exps", ffn, width)
+        experts(f"{block}ffn_down_exps", width, ffn)
+    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
+    matrix("output.weight", vocabulary, width)
+    finish(writer)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("shape", choices=SHAPES | MIXTURES)
     parser.add_argument("out", help="the file to write")
     arguments = parser.parse_args()
+    if arguments.shape in MIXTURES:
+        gpt_oss(MIXTURES[arguments.shape], arguments.out)
+        return 0
     layers, width, ffn, heads, kv_heads, vocabulary, context = SHAPES[arguments.shape]
     random = np.random.default_rng(1)
     drawn = random.standard_normal(DRAWN, dtype=np.float32)
@@ -41,15 +130,7 @@ def main():
     writer.add_rope_freq_base(10_000.0)
     writer.add_rope_dimension_count(width // heads)
     writer.add_file_type(1)
-    # A vocabulary of SentencePiece: three control tokens, the bytes, and made-up words.
-    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
-    tokens += [f"\u2581w{i}" for i in range(vocabulary - len(tokens))]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(vocabulary - 259)])
-    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (vocabulary - 259))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    vocabulary_of(writer, vocabulary)
 
     start = 0
 
@@ -75,10 +156,7 @@ def main():
         matrix(f"{block}ffn_down.weight", width, ffn)
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
     matrix("output.weight", vocabulary, width)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return 0
 
 

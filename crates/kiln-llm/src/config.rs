@@ -269,7 +269,7 @@ impl Config {
             Some(_) => keys.windowed(layers, pattern)?,
             None => vec![false; layers],
         };
-        let mut rotations = vec![Rotation::read(keys, context)?];
+        let mut rotations = vec![Rotation::read(keys, context, architecture.has_whole_ramp)?];
         let base = rotations[0];
         let local = match rope {
             WindowRope::Same => match keys.positive("rope.freq_base_swa")? {

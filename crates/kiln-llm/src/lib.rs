@@ -12,7 +12,7 @@
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
 //! | `embedding` | [`EmbeddingModel`]: texts as vectors |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
-//! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
+//! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, granite, smollm3, olmo2, gpt-oss |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `architecture/feed_forward` | gated networks and mixtures of experts |
 //! | `architecture/cached`, `rows`, `outcome` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens |

@@ -14,7 +14,8 @@ use serde_json::json;
 use support::random_adapter::RandomAdapter;
 use support::random_folder::{PLAIN, TemporaryFolder};
 use support::random_model::{
-    CONTEXT, EPS, FFN, GEMMA3, HEADS, KV_HEADS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, RandomModel, VOCABULARY, WIDTH,
+    CONTEXT, EPS, FFN, GEMMA3, GPT_OSS, HEADS, KV_HEADS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, RandomModel, VOCABULARY,
+    WIDTH,
 };
 
 /// Adapters with their scales.
@@ -67,6 +68,10 @@ fn everything(_: usize, _: &str) -> bool {
     true
 }
 
+fn attention(_: usize, name: &str) -> bool {
+    name.starts_with("attn")
+}
+
 /// What a session gives after all tokens, with some of its adapters.
 #[track_caller]
 fn check(session: &mut Session<'_>, used: Used<'_>, expected: &[f64], what: &str) {
@@ -78,11 +83,13 @@ fn check(session: &mut Session<'_>, used: Used<'_>, expected: &[f64], what: &str
 #[test]
 fn an_adapter_gives_what_merged_weights_give() {
     let engine = engine();
-    // Neighbour rotations with all file types; biases; fused projections and partial rotation; norms of heads and GELU.
-    let cases = [(LLAMA, "F32"), (LLAMA, "F16"), (QWEN2, "BF16"), (PHI3, "F32"), (GEMMA3, "F16")];
+    // Neighbour rotations with all file types; biases; fused projections and partial rotation; norms of heads and GELU;
+    // sinks beside experts, which take no adapters.
+    let cases = [(LLAMA, "F32"), (LLAMA, "F16"), (QWEN2, "BF16"), (PHI3, "F32"), (GEMMA3, "F16"), (GPT_OSS, "F32")];
     for (number, (kind, dtype)) in cases.into_iter().enumerate() {
         let model = load(&engine, &RandomModel::new(kind), &format!("adapted-{number}"));
-        let random = RandomAdapter::new(kind, 7, 3, dtype, everything);
+        let wanted: fn(usize, &str) -> bool = if kind.experts.is_some() { attention } else { everything };
+        let random = RandomAdapter::new(kind, 7, 3, dtype, wanted);
         let (plain, expected) = (merged(kind, &[]), merged(kind, &[(&random, 0.7)]));
         assert!(plain.iter().zip(&expected).any(|(a, b)| (a - b).abs() > 1e-2), "it makes a difference");
         for (form, adapter) in [("GGUF", gguf(&random)), ("PEFT", peft(&random))] {

@@ -8,9 +8,9 @@ use std::f64::consts::TAU;
 use kiln::{DType, Engine};
 use kiln_llm::{Error, Folder, Model, SessionOptions};
 use serde_json::{Value, json};
-use support::random_folder::{Form, PLAIN, TemporaryFolder, safetensors};
+use support::random_folder::{FolderTensor, Form, PLAIN, TemporaryFolder, safetensors};
 use support::random_model::{
-    Divisors, Experts, GEMMA2, GEMMA3, Kind, LLAMA, LLAMA3, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, QkNorms,
+    Divisors, Experts, GEMMA2, GEMMA3, GPT_OSS, Kind, LLAMA, LLAMA3, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, QkNorms,
     RandomModel, Scaling,
 };
 
@@ -118,6 +118,10 @@ fn qwen_is_that_of_exact_arithmetic() {
     let rope = json!({"type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.75});
     check("qwen2-yarn", yarn, "qwen2", json!({"rope_scaling": rope}), PLAIN);
     check("qwen3", QWEN3, "qwen3", json!({}), Form { dtype: "BF16", ..PLAIN });
+    let exact = Kind { scaling: Scaling::ExactYarn(4.0, 16.0, 2.0, 1000.0), ..yarn };
+    let rope = json!({"type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.75,
+        "truncate": false});
+    check("qwen2-yarn-exact", exact, "qwen2", json!({"rope_scaling": rope}), PLAIN);
     let window = Kind { layers: 3, window: Some(3), windowed: |i| i == 1, ..QWEN3 };
     let types = ["full_attention", "sliding_attention", "full_attention"];
     let own = json!({"use_sliding_window": true, "sliding_window": 3, "layer_types": types});
@@ -168,6 +172,113 @@ fn mixtures_are_those_of_exact_arithmetic() {
     let folder = lacking.save_folder("qwen3-moe-lacking", &lacking.config("qwen3_moe", qwen), PLAIN);
     let error = Model::load(&engine, &folder).unwrap_err().to_string();
     assert!(error.contains("model.layers.1.mlp.experts.6.up_proj.weight"), "{error}");
+}
+
+/// The keys of gpt-oss in `config.json`.
+fn gpt_oss() -> Value {
+    json!({"num_local_experts": 6, "num_experts_per_tok": 4, "sliding_window": 4, "swiglu_limit": 7.0,
+        "intermediate_size": 64, "attention_bias": true, "hidden_act": "silu",
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+            "original_max_position_embeddings": 4096}})
+}
+
+/// All experts of a layer are one tensor in folders of gpt-oss: floats, or MXFP4.
+#[test]
+fn gpt_oss_is_that_of_exact_arithmetic() {
+    for (name, dtype, files) in [("gpt-oss", "F32", 1), ("gpt-oss-f16", "F16", 1), ("gpt-oss-bf16", "BF16", 3)] {
+        check(name, GPT_OSS, "gpt_oss", gpt_oss(), Form { dtype, files, ..PLAIN });
+    }
+    // The rotations, and which layers have a window, are those of files without the keys.
+    let mut own = gpt_oss();
+    own.as_object_mut().unwrap().remove("rope_scaling");
+    own["layer_types"] = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+    check("gpt-oss-default", GPT_OSS, "gpt_oss", own, PLAIN);
+    let whole = Kind { scaling: Scaling::Yarn(32.0, 32.0, 1.0, 4096.0), ..GPT_OSS };
+    let mut own = gpt_oss();
+    own["rope_scaling"]["truncate"] = json!(true);
+    check("gpt-oss-whole", whole, "gpt_oss", own, PLAIN);
+}
+
+/// Blocks of 32 elements, so matrices of experts have 32 inputs.
+#[test]
+fn experts_in_mxfp4_are_those_of_exact_arithmetic() {
+    let own = |quantised: bool| {
+        let mut own = gpt_oss();
+        own["quantization_config"] = json!({"quant_method": if quantised { "mxfp4" } else { "gptq" }});
+        own
+    };
+    let mut random = RandomModel::new(GPT_OSS);
+    let form = Form { dtype: "BF16", files: 2, mxfp4: true, ..PLAIN };
+    random.round(form);
+    let folder = random.save_folder("gpt-oss-mxfp4", &random.config("gpt_oss", own(true)), form);
+    // Products with blocks round the other rows to 16 bits: about 1e-5 of the greatest element in each of nine products.
+    let far = distance(&folder, &random, None);
+    assert!(far < 1e-3, "{far:e}");
+    let opened = Folder::open(&folder).unwrap();
+    assert!(opened.tensors().all(|tensor| tensor.is_supported));
+    let engine = engine();
+    // The same blocks in a GGUF file give the same logits.
+    random.mxfp4 = true;
+    let path = random.save("gpt-oss-mxfp4-file");
+    let logits = |path: &std::path::Path| {
+        let model = Model::load(&engine, path).unwrap();
+        let mut session = model.session(SessionOptions { context: None, cache: DType::F32 }).unwrap();
+        session.push(&TOKENS).unwrap();
+        session.logits().unwrap()
+    };
+    let (file, of_folder) = (logits(&path), logits(folder.as_ref()));
+    std::fs::remove_file(path).unwrap();
+    let greatest = file.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    assert!(file.iter().zip(&of_folder).all(|(a, b)| (a - b).abs() <= 1e-6 * greatest));
+
+    let wrong = |config: Value, name: &str, form: Form| {
+        let folder = random.save_folder(name, &random.config("gpt_oss", config), form);
+        Model::load(&engine, &folder).unwrap_err()
+    };
+    let error = wrong(own(false), "gpt-oss-gptq", form);
+    assert!(matches!(&error, Error::Folder { reason, .. } if reason.contains("quantization_config")), "{error}");
+    for key in ["swiglu_limit", "swiglu_alpha"] {
+        let mut other = own(true);
+        other[key] = json!(5.0);
+        let error = wrong(other, "gpt-oss-gate", form);
+        assert!(matches!(&error, Error::Folder { reason, .. } if reason.contains(key)), "{error}");
+    }
+    // Another number of experts, and of elements between the products.
+    for (key, value, named) in
+        [("num_local_experts", 7, "mlp.router.weight"), ("intermediate_size", 32, "gate_up_proj_blocks")]
+    {
+        let mut other = own(true);
+        other[key] = json!(value);
+        let error = wrong(other, "gpt-oss-extents", form);
+        assert!(matches!(&error, Error::Model { reason, .. } if reason.contains(named)), "{key}: {error}");
+    }
+    // Lacking scales, scales of another type, floats beside blocks, and a second model's tensors.
+    let changed = |by: &dyn Fn(&mut Vec<FolderTensor>)| {
+        let folder =
+            random.save_folder("gpt-oss-parts", &random.config("gpt_oss", own(true)), Form { files: 1, ..form });
+        let mut tensors = random.folder_tensors(Form { files: 1, ..form });
+        by(&mut tensors);
+        folder.write("model.safetensors", safetensors(&tensors));
+        Model::load(&engine, &folder).unwrap_err().to_string()
+    };
+    let scales = "model.layers.1.mlp.experts.down_proj_scales";
+    let error = changed(&|tensors| tensors.retain(|(name, ..)| name != scales));
+    assert!(error.contains(scales), "{error}");
+    let error = changed(&|tensors| tensors.iter_mut().filter(|(name, ..)| name == scales).for_each(|t| t.1 = "I8"));
+    assert!(error.contains(scales) && error.contains("I8"), "{error}");
+    let error = changed(&|tensors| {
+        let (shape, bytes) = (vec![6, 64, 32], vec![0; 6 * 64 * 32 * 2]);
+        tensors.push(("model.layers.1.mlp.experts.down_proj".into(), "BF16", shape, bytes));
+    });
+    assert!(error.contains("model.layers.1.mlp.experts.down_proj_"), "{error}");
+    for lacking in [
+        "model.layers.2.self_attn.sinks",
+        "model.layers.0.mlp.experts.gate_up_proj_blocks",
+        "model.layers.0.mlp.experts.gate_up_proj_bias",
+    ] {
+        let error = changed(&|tensors| tensors.retain(|(name, ..)| name != lacking));
+        assert!(error.contains(lacking), "{lacking}: {error}");
+    }
 }
 
 #[test]
@@ -473,7 +584,7 @@ fn folders_that_contradict_themselves_are_refused() {
         ("rope_scaling", json!({"type": "dynamic\u{1b}", "factor": 2.0})),
         ("rope_scaling", json!({"type": "linear"})),
         ("rope_scaling", json!({"type": "linear", "factor": 0})),
-        ("rope_scaling", json!({"type": "yarn", "factor": 4.0, "truncate": false})),
+        ("rope_scaling", json!({"type": "yarn", "factor": 4.0, "truncate": "no"})),
         ("rope_scaling", llama3),
         ("rope_scaling", longrope),
         ("rope_parameters", layer),

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Loader, Model, Sampler, Session, SessionOptions};
 use support::random_model::{
-    Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, RandomModel,
-    VOCABULARY,
+    Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, GPT_OSS, KINDS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE,
+    RandomModel, VOCABULARY,
 };
 use support::several;
 
@@ -80,7 +80,7 @@ fn the_largest_gemma_2_scales_scores_by_its_width() {
 #[test]
 fn a_text_gives_the_same_however_it_is_cut() {
     let engine = engine();
-    for kind in [LLAMA, GEMMA3, MIXTRAL, QWEN3_MOE] {
+    for kind in [LLAMA, GEMMA3, MIXTRAL, QWEN3_MOE, GPT_OSS] {
         let model = load(&engine, &RandomModel::new(kind), &format!("cut-{}", kind.name)).unwrap();
         let whole = pushed(&model, EXACT, &TOKENS).logits().unwrap();
         let wide = |logits: &[f32]| logits.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -107,7 +107,8 @@ fn texts_longer_than_the_largest_graph_are_computed_in_parts() {
     let engine = engine();
     let tokens: Vec<u32> = (0..700).map(|i| (i * 7 + i / 12) % VOCABULARY as u32).collect();
     // Windows that begin inside a part, and before the part in which they end.
-    for kind in [QWEN3, Kind { window: Some(150), ..GEMMA2 }, Kind { window: Some(600), ..GEMMA3 }, QWEN3_MOE] {
+    for kind in [QWEN3, Kind { window: Some(150), ..GEMMA2 }, Kind { window: Some(600), ..GEMMA3 }, QWEN3_MOE, GPT_OSS]
+    {
         let random = RandomModel::new(kind);
         let model = load(&engine, &random, &format!("long-{}", kind.name)).unwrap();
         let expected = random.reference(&tokens);
@@ -420,18 +421,30 @@ fn files_that_contradict_themselves_are_refused() {
         let error = wrong(model, "lacks");
         assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{name}: {error}");
     }
+    for part in ["attn_sinks", "post_attention_norm"] {
+        let name = format!("blk.2.{part}.weight");
+        let mut model = RandomModel::new(GPT_OSS);
+        model.tensors.retain(|(known, ..)| *known != name);
+        let error = wrong(model, "lacks-gpt-oss");
+        assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{name}: {error}");
+    }
+    let mut short = RandomModel::new(GPT_OSS);
+    let sinks = short.tensors.iter_mut().find(|(name, ..)| name == "blk.0.attn_sinks.weight").unwrap();
+    (sinks.1[0], sinks.2) = (1, vec![0.0]);
+    model_error(short, "blk.0.attn_sinks.weight");
     let text = wrong(plain().with("llama.block_count", "two"), "text");
     assert!(matches!(text, Error::File(kiln_gguf::Error::Value { .. })));
 }
 
 #[test]
 fn several_sequences_together_get_the_tokens_of_each_alone() {
-    // Windows, caps, norms of heads, and caches of every floating-point type.
-    let kinds: [(Kind, DType, &[usize]); 4] = [
+    // Windows, caps, norms of heads, sinks, and caches of every floating-point type.
+    let kinds: [(Kind, DType, &[usize]); 5] = [
         (LLAMA, DType::F16, &[0, 1, 2, 3]),
         (QWEN3, DType::Bf16, &[0, 3]),
         (GEMMA2, DType::F32, &[0, 3]),
         (GEMMA3, DType::F16, &[1, 2]),
+        (GPT_OSS, DType::F32, &[0, 3]),
     ];
     several::together_is_as_alone(&engine(), &kinds, 300);
 }

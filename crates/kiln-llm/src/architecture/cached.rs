@@ -17,6 +17,16 @@ pub(super) enum Heads {
     Keys,
 }
 
+/// What attention multiplies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attended {
+    pub(super) q: TensorId,
+    pub(super) k: TensorId,
+    pub(super) v: TensorId,
+    /// A logit of each query head that takes part in the softmax without a value.
+    pub(super) sinks: Option<TensorId>,
+}
+
 /// How the tokens of a graph are related.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cached {
@@ -95,14 +105,14 @@ impl Cached {
     pub(super) fn attention(
         &self,
         batch: &mut Batch<'_>,
-        [q, k, v]: [TensorId; 3],
+        Attended { q, k, v, sinks }: Attended,
         caches: &[State; 2],
         op: Attention,
         rows: usize,
         config: &Config,
     ) -> Result<TensorId> {
         let [keys, values] = [0, 1].map(|i| batch.state(&caches[i]));
-        let none = AttentionOperands::default();
+        let operands = AttentionOperands { sinks, ..AttentionOperands::default() };
         match self {
             Self::Following(Following { positions, written, length }) => {
                 // Tensor cores need queries of the type of the keys. With a 16-bit cache, rounding many queries costs
@@ -112,7 +122,7 @@ impl Cached {
                 let q = if narrow { batch.cast(q, caches[0].dtype())? } else { q };
                 let keys = batch.write_rows(keys, k, *written)?;
                 let values = batch.write_rows(values, v, *written)?;
-                let of = AttentionOperands { positions: Some(*positions), lengths: Some(*length), ..none };
+                let of = AttentionOperands { positions: Some(*positions), lengths: Some(*length), ..operands };
                 let out = batch.attention_with(q, keys, values, of, op)?;
                 let out = batch.permute(out, &[1, 0, 2])?;
                 Ok(batch.reshape(out, &[rows, config.heads * config.value_head])?)
@@ -129,7 +139,7 @@ impl Cached {
                     q = batch.gather(q, routes.to_slots)?;
                 }
                 let q = batch.reshape(q, &[each.slots, heads, 1, head])?;
-                let of = AttentionOperands { positions: Some(each.positions), lengths: Some(each.lengths), ..none };
+                let of = AttentionOperands { positions: Some(each.positions), lengths: Some(each.lengths), ..operands };
                 let out = batch.attention_with(q, keys, values, of, op)?;
                 let out = batch.reshape(out, &[each.slots, heads * value_head])?;
                 Ok(match each.routes {

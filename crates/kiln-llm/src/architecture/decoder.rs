@@ -8,7 +8,7 @@ use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor
 
 use super::HeadNorms;
 use super::adapters::ActiveAdapters;
-use super::cached::{Cached, Following, Heads};
+use super::cached::{Attended, Cached, Following, Heads};
 use super::outcome::{Outcome, Ranked};
 use super::weights::{Layer, LowRank, Projection, Weights};
 #[cfg(not(browser_gpu))]
@@ -369,7 +369,9 @@ impl<'c> Inputs<'c> {
         if let Some(cap) = caps.scores {
             op = op.capped(cap);
         }
-        let out = self.cached.attention(batch, [q, k, v], caches, op, self.rows, self.config)?;
+        let sinks = layer.sinks.as_ref().map(|sinks| batch.import(sinks));
+        let of = Attended { q, k, v, sinks };
+        let out = self.cached.attention(batch, of, caches, op, self.rows, self.config)?;
         let out = projected(batch, out, &layer.output)?;
         self.added(batch, x, out, layer.attention_post_norm.as_ref())
     }

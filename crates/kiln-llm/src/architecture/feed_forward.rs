@@ -32,14 +32,26 @@ pub(super) struct Gated {
 pub(super) struct Mixture {
     /// Computes a score for each expert, `[experts, width]`.
     pub(super) router: Projection,
-    /// Matrices of all experts, `[experts, outputs, inputs]`.
-    pub(super) gate: Tensor,
-    pub(super) up: Tensor,
-    pub(super) down: Tensor,
+    pub(super) gate: Matrices,
+    pub(super) up: Matrices,
+    pub(super) down: Matrices,
     pub(super) of: Experts,
     /// Whether each device of a group has some of the elements between the two products of every expert.
     pub(super) is_divided: bool,
 }
+
+/// A matrix of every expert, and the biases that are added to their products.
+#[derive(Debug, Clone)]
+pub(super) struct Matrices {
+    /// `[experts, outputs, inputs]`.
+    pub(super) weight: Tensor,
+    /// `[experts, outputs]`.
+    pub(super) bias: Option<Tensor>,
+}
+
+/// The clamp of [`Gate::ClampedSilu`], and the factor in its logistic function.
+const CLAMP: f32 = 7.0;
+const STEEPNESS: f32 = 1.702;
 
 impl FeedForward {
     /// Reads the weights of a layer.
@@ -76,7 +88,9 @@ impl FeedForward {
             }
             Self::Mixture(mixture) => {
                 let Mixture { router, gate, up, down, of: _, is_divided: _ } = &**mixture;
-                router.tensors().chain([gate, up, down]).collect()
+                let experts =
+                    [gate, up, down].into_iter().flat_map(|Matrices { weight, bias }| [Some(weight), bias.as_ref()]);
+                router.tensors().chain(experts.flatten()).collect()
             }
         }
     }
@@ -92,12 +106,10 @@ impl FeedForward {
             Self::Mixture(mixture) => {
                 let Mixture { router, gate, up, down, of, is_divided } = &**mixture;
                 let (weights, chosen) = of.route(batch, router, h)?;
-                let [gate, up, down] = [gate, up, down].map(|matrices| batch.import(matrices));
-                let gate = batch.matmul_by_expert(h, gate, chosen)?;
-                let up = batch.matmul_by_expert(h, up, chosen)?;
+                let (gate, up) = (gate.chosen(batch, h, chosen)?, up.chosen(batch, h, chosen)?);
                 let product = gated(batch, config.architecture.gate, gate, up)?;
                 // Here each expert of a token has a row of its own.
-                let down = batch.matmul_by_expert(product, down, chosen)?;
+                let down = down.chosen(batch, product, chosen)?;
                 let rows = batch.shape(h)?.rows();
                 let weights = batch.reshape(weights, &[rows, 1, of.used])?;
                 let sum = batch.matmul_with(weights, down, Matmul::default())?;
@@ -106,6 +118,18 @@ impl FeedForward {
                 scaled(batch, sum, of.scale)
             }
         }
+    }
+}
+
+impl Matrices {
+    /// The products of rows x with the matrices of the experts that were chosen for them, with their biases.
+    fn chosen(&self, batch: &mut Batch<'_>, x: TensorId, chosen: TensorId) -> Result<TensorId> {
+        let weight = batch.import(&self.weight);
+        let product = batch.matmul_by_expert(x, weight, chosen)?;
+        let Some(bias) = &self.bias else { return Ok(product) };
+        let bias = batch.import(bias);
+        let bias = batch.gather(bias, chosen)?;
+        Ok(batch.add(product, bias)?)
     }
 }
 
@@ -125,10 +149,19 @@ impl Experts {
     }
 }
 
-/// `g(gate) ∘ up`.
+/// `g(gate) ∘ up`, or the formula of [`Gate::ClampedSilu`].
 fn gated(batch: &mut Batch<'_>, by: Gate, gate: TensorId, up: TensorId) -> Result<TensorId> {
     Ok(match by {
         Gate::Silu => batch.swiglu(gate, up)?,
         Gate::GeluTanh => batch.geglu_tanh(gate, up)?,
+        Gate::ClampedSilu => {
+            // Element-wise functions, which become one step.
+            let gate = batch.clip(gate, f32::MIN, CLAMP)?;
+            let up = batch.clip(up, -CLAMP, CLAMP)?;
+            let open = batch.scale(gate, STEEPNESS)?;
+            let open = batch.sigmoid(open)?;
+            let product = batch.mul(gate, open)?;
+            batch.fma(product, up, product)?
+        }
     })
 }

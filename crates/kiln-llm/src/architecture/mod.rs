@@ -64,6 +64,8 @@ pub(crate) struct Architecture {
     pub(crate) rope: RopeStyle,
     /// What the norms of a block are applied to.
     pub(crate) norms: Norms,
+    /// The name of the norm of the input of the feed-forward network.
+    pub(crate) ffn_norm: &'static str,
     /// The norms of queries and keys that every file has. If `None`, norms of single heads are applied if the file has
     /// them.
     pub(crate) head_norms: Option<HeadNorms>,
@@ -78,6 +80,10 @@ pub(crate) struct Architecture {
     pub(crate) caps: Caps,
     /// The windows of keys.
     pub(crate) windows: Windows,
+    /// Whether each head has a learned logit that takes part in the softmax of scores without a value.
+    pub(crate) has_sinks: bool,
+    /// Whether the ramp of YaRN begins and ends at whole pairs in files without the key.
+    pub(crate) has_whole_ramp: bool,
     /// With n, layers n - 1, 2n - 1 and so on, counted from 0, do not rotate queries and keys.
     pub(crate) unrotated: Option<usize>,
     /// Whether `rope.scaling.finetuned = false` means that no layer rotates.
@@ -110,6 +116,8 @@ pub(crate) enum Gate {
     Silu,
     /// GELU in its tanh approximation.
     GeluTanh,
+    /// `(u + 1) g σ(1.702 g)` with the gate g clamped to at most 7, and up u to -7 to 7.
+    ClampedSilu,
 }
 
 /// Whether feed-forward parts are mixtures of experts.
@@ -156,6 +164,7 @@ const PLAIN: Architecture = Architecture {
     name: "llama",
     rope: RopeStyle::Interleaved,
     norms: Norms::Before,
+    ffn_norm: "ffn_norm",
     head_norms: None,
     gate: Gate::Silu,
     mixture: Mixture::Never,
@@ -163,6 +172,8 @@ const PLAIN: Architecture = Architecture {
     scaled_by_width: None,
     caps: Caps { scores: None, logits: None },
     windows: Windows { keys: None, pattern: None, rope: WindowRope::Same },
+    has_sinks: false,
+    has_whole_ramp: true,
     unrotated: None,
     may_not_rotate: false,
 };
@@ -223,6 +234,17 @@ const ALL: &[Architecture] = &[
         norms: Norms::After,
         head_norms: Some(HeadNorms::Row),
         windows: Windows { keys: None, pattern: Some(4), rope: WindowRope::Unscaled },
+        ..PLAIN
+    },
+    Architecture {
+        name: "gpt-oss",
+        rope: RopeStyle::HalfSplit,
+        ffn_norm: "post_attention_norm",
+        gate: Gate::ClampedSilu,
+        mixture: Mixture::Always,
+        windows: Windows { keys: Some(128), pattern: Some(2), rope: WindowRope::Same },
+        has_sinks: true,
+        has_whole_ramp: false,
         ..PLAIN
     },
 ];

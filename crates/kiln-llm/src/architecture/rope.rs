@@ -31,17 +31,19 @@ pub(crate) enum Scaling {
     /// One factor for all pairs.
     Linear { factor: f32 },
     /// 1 for pairs that turn more than `fast` times in the original context, `factor` for those that turn less than
-    /// `slow` times, and a mixture for pairs between them. `mix` is 1 in most models; 0 makes it linear.
-    Yarn { factor: f32, fast: f32, slow: f32, mix: f32 },
+    /// `slow` times, and a mixture for pairs between them: a ramp, whose ends are rounded to whole pairs if `is_whole`.
+    /// `mix` is 1 in most models; 0 makes it linear.
+    Yarn { factor: f32, fast: f32, slow: f32, mix: f32, is_whole: bool },
 }
 
 impl Rotation {
-    /// Reads the rotation of layers without a window.
+    /// Reads the rotation of layers without a window. `is_whole`: whether the ramp of YaRN ends at whole pairs in files
+    /// without the key.
     ///
     /// # Errors
     /// [`Error::Model`] for an unsupported kind of scaling, and for invalid numbers; [`Error::File`] for values of
     /// another type.
-    pub(crate) fn read(keys: &Keys<'_>, context: usize) -> Result<Self> {
+    pub(crate) fn read(keys: &Keys<'_>, context: usize, is_whole: bool) -> Result<Self> {
         let refused = |reason: String| Err(keys.refused(reason));
         let theta = keys.positive("rope.freq_base")?.unwrap_or(10_000.0);
         let original = keys.find_count("rope.scaling.original_context_length")?.unwrap_or(context);
@@ -77,6 +79,7 @@ impl Rotation {
                 if !(0.0..=1.0).contains(&mix) {
                     return refused(format!("rope.scaling.yarn_ext_factor is {mix}, which is not between 0 and 1"));
                 }
+                let is_whole = keys.find_truth("rope.scaling.yarn_truncate")?.unwrap_or(is_whole);
                 if theta <= 1.0 {
                     return refused(format!("rope.freq_base is {theta}, and yarn needs one above 1"));
                 }
@@ -91,7 +94,7 @@ impl Rotation {
                     ));
                 }
                 let yarn = own.unwrap_or_else(|| grown(1.0) / grown(all));
-                rotation(Scaling::Yarn { factor, fast, slow, mix }, magnitude * yarn)
+                rotation(Scaling::Yarn { factor, fast, slow, mix, is_whole }, magnitude * yarn)
             }
             other => refused(format!("positions scaled by {} are not supported", other.escape_debug())),
         }
@@ -112,14 +115,15 @@ impl Rotation {
             Scaling::Tensors | Scaling::LongRope => None,
             Scaling::Linear { factor: 1.0 } => None,
             Scaling::Linear { factor } => Some(vec![factor; n / 2]),
-            Scaling::Yarn { factor, fast, slow, mix } => {
+            Scaling::Yarn { factor, fast, slow, mix, is_whole } => {
                 // The pair that makes this many turns in the original context.
                 let pair = |turns: f32| {
                     let radians = 2.0 * PI * f64::from(turns);
                     n as f64 * (self.original as f64 / radians).ln() / (2.0 * f64::from(self.theta).ln())
                 };
-                let low = pair(fast).floor().max(0.0);
-                let high = pair(slow).ceil().min(n as f64 - 1.0);
+                let (low, high) = (pair(fast), pair(slow));
+                let (low, high) = if is_whole { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = (low.max(0.0), high.min(n as f64 - 1.0));
                 let of = |i: usize| {
                     let past = (i as f64 - low) / (high - low).max(1e-3);
                     let kept = (1.0 - past.clamp(0.0, 1.0)) * f64::from(mix);

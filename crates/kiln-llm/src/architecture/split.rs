@@ -8,7 +8,7 @@ use kiln::waiting::wait;
 use kiln::{Bool, Buffer, DType, Tensor, TensorType};
 
 use super::HeadNorms;
-use super::feed_forward::{FeedForward, Gated, Mixture};
+use super::feed_forward::{FeedForward, Gated, Matrices, Mixture};
 use super::weights::{Layer, Projection, Weights};
 use crate::config::{Config, Experts};
 use crate::{Error, Result};
@@ -74,6 +74,7 @@ impl Layer {
             k: rows(self.k)?,
             v: rows(self.v)?,
             output: self.output.columns(devices)?,
+            sinks: self.sinks.map(|sinks| divided(&sinks, 0, devices)).transpose()?,
             ffn: match self.ffn {
                 FeedForward::Gated(gated) => {
                     let Gated { gate, up, down } = *gated;
@@ -81,9 +82,9 @@ impl Layer {
                     FeedForward::Gated(Box::new(Gated { gate, up, down }))
                 }
                 FeedForward::Mixture(mixture) => FeedForward::Mixture(Box::new(Mixture {
-                    gate: divided(&mixture.gate, 1, devices)?,
-                    up: divided(&mixture.up, 1, devices)?,
-                    down: divided(&mixture.down, 2, devices)?,
+                    gate: mixture.gate.rows(devices)?,
+                    up: mixture.up.rows(devices)?,
+                    down: mixture.down.columns(devices)?,
                     is_divided: true,
                     ..*mixture
                 })),
@@ -103,6 +104,26 @@ impl Projection {
     /// Each device multiplies some of the inputs; the bias is added to the sum.
     fn columns(self, devices: usize) -> Result<Self> {
         Ok(Self { weight: divided(&self.weight, 1, devices)?, is_divided: true, ..self })
+    }
+}
+
+impl Matrices {
+    /// Each device computes some of the outputs of every expert.
+    fn rows(self, devices: usize) -> Result<Self> {
+        let bias = self.bias.map(|bias| divided(&bias, 1, devices)).transpose()?;
+        Ok(Self { weight: divided(&self.weight, 1, devices)?, bias })
+    }
+
+    /// Each device multiplies some of the inputs of every expert. The first adds the biases, so that the sum over the devices has
+    /// them once.
+    fn columns(self, devices: usize) -> Result<Self> {
+        let once = |bias: Tensor| {
+            let ty = TensorType::of(bias.dtype(), bias.shape())?;
+            let zeros = || Tensor::from_buffer(Buffer::zeros(&ty)?, ty.shape.dims());
+            let others = (1..devices).map(|_| zeros());
+            Tensor::from_parts(std::iter::once(Ok(bias)).chain(others).collect::<kiln::Result<_>>()?)
+        };
+        Ok(Self { weight: divided(&self.weight, 2, devices)?, bias: self.bias.map(once).transpose()? })
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kiln::Tensor;
 use kiln::graph::TensorId;
 
-use super::feed_forward::{FeedForward, Gated};
+use super::feed_forward::{FeedForward, Gated, Matrices};
 use super::rope::Rotary;
 use super::{HeadNorms, Norms};
 use crate::config::Config;
@@ -64,6 +64,8 @@ pub(super) struct Layer {
     pub(super) q_norm: Option<Tensor>,
     pub(super) k_norm: Option<Tensor>,
     pub(super) output: Projection,
+    /// A logit of each query head.
+    pub(super) sinks: Option<Tensor>,
     /// Norms of the feed-forward network's input and output.
     pub(super) ffn_norm: Option<Tensor>,
     pub(super) ffn_post_norm: Option<Tensor>,
@@ -105,16 +107,19 @@ impl Parts<'_> {
         self.cut(part, 0..outputs, outputs, inputs)
     }
 
-    /// The matrices of all experts, `[experts, outputs, inputs]`: one tensor (`ffn_up_exps`), or, in folders and older
-    /// files, one for each expert (`ffn_up.7`), which are copied into one.
-    pub(super) fn experts(&self, part: &str, dims: [usize; 3]) -> Result<Tensor> {
+    /// The matrices of all experts, `[experts, outputs, inputs]`: one tensor (`ffn_up_exps`), or, in most folders and in
+    /// older files, one for each expert (`ffn_up.7`), which are copied into one.
+    pub(super) fn experts(&self, part: &str, dims: [usize; 3]) -> Result<Matrices> {
         let whole = format!("{part}_exps");
         let apart = self.source.is_folder() || self.has(&format!("{part}.0"));
-        if !apart || self.has(&whole) {
-            return self.source.tensor(&self.name(&format!("{whole}.weight")), &dims);
-        }
-        let names = (0..dims[0]).map(|expert| self.name(&format!("{part}.{expert}.weight")));
-        self.source.stacked(names, dims)
+        let weight = if !apart || self.has(&whole) {
+            self.source.tensor(&self.name(&format!("{whole}.weight")), &dims)?
+        } else {
+            let names = (0..dims[0]).map(|expert| self.name(&format!("{part}.{expert}.weight")));
+            self.source.stacked(names, dims)?
+        };
+        let bias = self.source.find(&self.name(&format!("{whole}.bias")), &dims[..2])?;
+        Ok(Matrices { weight, bias })
     }
 }
 
@@ -195,11 +200,11 @@ impl Weights {
 impl Layer {
     /// Its tensors, except those of adapters.
     fn tensors(&self) -> Vec<&Tensor> {
-        let Self { attention_norm, attention_post_norm, q, k, v, q_norm, k_norm, output, ffn_norm, ffn_post_norm, ffn } =
-            self;
-        let norms = [attention_norm, attention_post_norm, q_norm, k_norm, ffn_norm, ffn_post_norm];
+        let Self { attention_norm, attention_post_norm, q, k, v, q_norm, k_norm, .. } = self;
+        let Self { output, sinks, ffn_norm, ffn_post_norm, ffn, .. } = self;
+        let vectors = [attention_norm, attention_post_norm, q_norm, k_norm, sinks, ffn_norm, ffn_post_norm];
         let projections = [q, k, v, output].into_iter().flat_map(Projection::tensors);
-        norms.into_iter().flatten().chain(projections).chain(ffn.tensors()).collect()
+        vectors.into_iter().flatten().chain(projections).chain(ffn.tensors()).collect()
     }
 
     /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that applies to every
@@ -249,7 +254,8 @@ impl Layer {
             q_norm: head_norm("attn_q_norm", heads)?,
             k_norm: head_norm("attn_k_norm", kv_heads)?,
             output: parts.projection("attn_output", width, heads * value_head)?,
-            ffn_norm: norm("ffn_norm", before)?,
+            sinks: architecture.has_sinks.then(|| source.tensor(&name("attn_sinks.weight"), &[heads])).transpose()?,
+            ffn_norm: norm(architecture.ffn_norm, before)?,
             ffn_post_norm: norm("post_ffw_norm", after)?,
             ffn: FeedForward::load(&parts, config)?,
         })

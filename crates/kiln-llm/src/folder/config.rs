@@ -2,12 +2,14 @@
 
 use std::f64::consts::TAU;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use kiln_gguf::{ToValue, Writer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::encoder;
 use super::names::ExpertNames;
+use crate::architecture::{Architecture, WindowRope};
 use crate::config::MOST_LAYERS;
 use crate::{Error, Result};
 
@@ -60,6 +62,8 @@ enum Mixture {
     Mixtral,
     /// Some layers may have none, experts have their own extent, and a key states whether weights are normalised.
     Qwen3,
+    /// All layers have experts, which may be quantised in MXFP4, with a clamped activation.
+    GptOss,
 }
 
 const LLAMA: Family = Family {
@@ -100,6 +104,28 @@ const GEMMA3: Family = Family {
     ..GEMMA2
 };
 
+const GPT_OSS: Family = Family {
+    model_type: "gpt_oss",
+    architecture: "gpt-oss",
+    windows: Windows::Pattern(2, 128),
+    eps: 1e-5,
+    theta: 150_000.0,
+    head: Some(64),
+    sizes: Some([64, 8, 131_072]),
+    mixture: Mixture::GptOss,
+    ..LLAMA
+};
+
+/// The rotations of gpt-oss if a file does not state them.
+static GPT_OSS_ROPE: LazyLock<Map<String, Value>> = LazyLock::new(|| {
+    let rope = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+        "original_max_position_embeddings": 4096});
+    rope.as_object().cloned().unwrap_or_default()
+});
+
+/// What the activation of gpt-oss is computed with; the keys of other numbers are refused.
+const GPT_OSS_GATE: [(&str, f64); 2] = [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)];
+
 const OLMO2: Family = Family { model_type: "olmo2", architecture: "olmo2", eps: 1e-5, ..LLAMA };
 
 const ALL: &[Family] = &[
@@ -138,6 +164,7 @@ const ALL: &[Family] = &[
     },
     OLMO2,
     Family { model_type: "olmo3", windows: Windows::Pattern(4, 4096), ..OLMO2 },
+    GPT_OSS,
 ];
 
 /// The translation of a `config.json`.
@@ -384,13 +411,26 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
         Mixture::None => None,
         Mixture::Mixtral => Some(ExpertNames::MIXTRAL),
         Mixture::Qwen3 => Some(ExpertNames::QWEN3_MOE),
+        Mixture::GptOss => Some(ExpertNames::GPT_OSS),
     };
     let (metadata, plus_one) = (keys.into_file(), family.is_gemma);
     Ok(Translated { metadata, vocabulary, tied, plus_one, rotates, divisors, experts })
 }
 
 fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: &Family) -> Result<()> {
-    outer.refuse_quantised()?;
+    if family.mixture == Mixture::GptOss {
+        let quantised = outer.object("quantization_config")?.map(|how| how.text("quant_method")).transpose()?.flatten();
+        if quantised != Some("mxfp4") {
+            outer.refuse_quantised()?;
+        }
+        for (name, computed) in GPT_OSS_GATE {
+            if let Some(found) = config.number(name)?.filter(|&found| found != computed) {
+                return Err(config.wrong(format!("{name} is {found}, {computed} is supported")));
+            }
+        }
+    } else {
+        outer.refuse_quantised()?;
+    }
     if config.truth("use_bidirectional_attention")? == Some(true) {
         return Err(config.wrong("use_bidirectional_attention: attention to later tokens is not supported".to_owned()));
     }
@@ -423,6 +463,7 @@ fn experts(config: &Object<'_>, family: &Family, keys: &mut Keys) -> Result<()> 
         Mixture::None => return Ok(()),
         Mixture::Mixtral => (8, 2),
         Mixture::Qwen3 => (128, 8),
+        Mixture::GptOss => (128, 4),
     };
     // Both have two names: newer files use the first.
     let found = match config.count("num_local_experts")? {
@@ -522,6 +563,9 @@ fn rotations(
         None => config.object("rope_scaling")?,
         rope => rope,
     };
+    if family.mixture == Mixture::GptOss && rope.is_none() {
+        rope = Some(Object { values: &GPT_OSS_ROPE, ..*config });
+    }
     let mut local = None;
     if let Some(both) = rope
         && ["full_attention", "sliding_attention"].iter().any(|name| both.get(name).is_some())
@@ -539,8 +583,9 @@ fn rotations(
     };
     keys.number("rope.freq_base", theta)?;
     let local_theta = of(local, "rope_theta")?;
+    let windows_rotate = Architecture::find(family.architecture)?.windows.rope;
     match family.windows {
-        Windows::Pattern(..) if family.architecture != "gemma2" => {
+        Windows::Pattern(..) if windows_rotate != WindowRope::Same => {
             let found = kind_of(local)?;
             if found != "default" {
                 let found = found.escape_debug();
@@ -614,9 +659,7 @@ fn rotations(
                     keys.number(&format!("rope.scaling.{name}"), turns)?;
                 }
             }
-            if rope.truth("truncate")? == Some(false) {
-                return Err(rope.wrong("truncate: a ramp of yarn that ends between pairs is not supported".to_owned()));
-            }
+            keys.set("rope.scaling.yarn_truncate", &rope.truth("truncate")?.unwrap_or(true))?;
             let by = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
             // Zero counts as missing.
             let scale = |name: &str| Ok::<_, Error>(rope.number(name)?.filter(|&scale| scale != 0.0));

@@ -3,6 +3,7 @@
 mod config;
 mod encoder;
 mod names;
+mod packed;
 pub(crate) mod safetensors;
 mod weights;
 
@@ -136,7 +137,9 @@ impl Folder {
             dtype: info.dtype,
             shape: &info.shape,
             bytes: info.bytes.len(),
-            is_supported: info.computed().is_some() || names::is_position_ids(&info.name),
+            is_supported: info.computed().is_some()
+                || names::is_position_ids(&info.name)
+                || info.dtype == "U8" && names::is_mxfp4_part(&info.name),
         })
     }
 

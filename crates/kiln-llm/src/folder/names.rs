@@ -20,34 +20,82 @@ const PARTS: &[(&str, &str)] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ExpertNames {
     router: &'static str,
-    /// The module that contains the numbered experts.
+    /// The module that contains the experts.
     experts: &'static str,
     /// Gate, up and down.
     matrices: [&'static str; 3],
+    /// Whether a tensor has the matrices of all experts, and gate and up are one tensor; otherwise experts are numbered.
+    are_packed: bool,
 }
 
-impl ExpertNames {
-    pub(super) const QWEN3_MOE: Self =
-        Self { router: "mlp.gate", experts: "mlp.experts", matrices: ["gate_proj", "up_proj", "down_proj"] };
-    pub(super) const MIXTRAL: Self =
-        Self { router: "block_sparse_moe.gate", experts: "block_sparse_moe.experts", matrices: ["w1", "w3", "w2"] };
+/// Which outputs of a packed tensor of all experts a matrix has: every `step`-th from `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Packed {
+    pub(super) first: usize,
+    pub(super) step: usize,
+}
 
-    /// The name of a part of a layer: `ffn_gate_inp`, or `ffn_up.7` of an expert.
-    fn of(&self, part: &str) -> Option<String> {
-        let (part, expert) = match part.split_once('.') {
-            None => return (part == "ffn_gate_inp").then(|| self.router.to_owned()),
-            Some(of_expert) => of_expert,
-        };
+/// The ends of the names of the tensors that together are a packed tensor in MXFP4: the nibbles, and the scales.
+pub(super) const MXFP4_PARTS: [&str; 2] = ["_blocks", "_scales"];
+
+impl ExpertNames {
+    pub(super) const QWEN3_MOE: Self = Self {
+        router: "mlp.gate",
+        experts: "mlp.experts",
+        matrices: ["gate_proj", "up_proj", "down_proj"],
+        are_packed: false,
+    };
+    pub(super) const MIXTRAL: Self = Self {
+        router: "block_sparse_moe.gate",
+        experts: "block_sparse_moe.experts",
+        matrices: ["w1", "w3", "w2"],
+        are_packed: false,
+    };
+    pub(super) const GPT_OSS: Self = Self {
+        router: "mlp.router",
+        experts: "mlp.experts",
+        matrices: ["gate_up_proj", "gate_up_proj", "down_proj"],
+        are_packed: true,
+    };
+
+    /// The name of a tensor of a layer: the `weight` or `bias` of `ffn_gate_inp`, of `ffn_up.7` of an expert, or of
+    /// `ffn_up_exps`.
+    fn of(&self, part: &str, kind: &str) -> Option<String> {
+        if part == "ffn_gate_inp" {
+            return Some(format!("{}.{kind}", self.router));
+        }
+        let (part, expert) = if self.are_packed { (part.strip_suffix("_exps")?, "") } else { part.split_once('.')? };
         let matrices = ["ffn_gate", "ffn_up", "ffn_down"].into_iter().zip(self.matrices);
         let (_, matrix) = matrices.into_iter().find(|(ours, _)| *ours == part)?;
-        Some(format!("{}.{expert}.{matrix}", self.experts))
+        let experts = self.experts;
+        match (self.are_packed, kind) {
+            (false, _) => Some(format!("{experts}.{expert}.{matrix}.{kind}")),
+            (true, "weight") => Some(format!("{experts}.{matrix}")),
+            (true, _) => Some(format!("{experts}.{matrix}_{kind}")),
+        }
+    }
+
+    /// The outputs that the tensor of this part of a layer has of the packed one.
+    fn packed(&self, part: &str) -> Option<Packed> {
+        let (first, step) = match part {
+            "ffn_gate_exps" => (0, 2),
+            "ffn_up_exps" => (1, 2),
+            "ffn_down_exps" => (0, 1),
+            _ => return None,
+        };
+        self.are_packed.then_some(Packed { first, step })
     }
 }
 
 /// The same for norms, whose names depend on where an architecture has norms.
 const fn norms(of: Norms) -> &'static [(&'static str, &'static str)] {
     match of {
-        Norms::Before => &[("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")],
+        // The norm before the feed-forward network has two names in GGUF files.
+        Norms::Before => &[
+            ("attn_norm", "input_layernorm"),
+            ("ffn_norm", "post_attention_layernorm"),
+            ("post_attention_norm", "post_attention_layernorm"),
+        ],
         Norms::After => {
             &[("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")]
         }
@@ -90,6 +138,13 @@ impl Names {
             Self::Encoder(names) => names.is_idle(name),
         }
     }
+
+    /// Which outputs of a packed tensor a tensor has, by its name in GGUF files.
+    pub(super) fn packed(&self, name: &str) -> Option<Packed> {
+        let Self::Decoder(DecoderNames { experts: Some(experts), .. }) = self else { return None };
+        let (part, _) = name.rsplit_once('.')?;
+        experts.packed(part.strip_prefix("blk.")?.split_once('.')?.1)
+    }
 }
 
 /// The names of a decoder.
@@ -128,10 +183,12 @@ impl DecoderNames {
             _ => {}
         }
         let (layer, part) = part.strip_prefix("blk.")?.split_once('.')?;
-        if let Some(theirs) = self.experts.and_then(|experts| experts.of(part)) {
-            return Some(format!("{prefix}layers.{layer}.{theirs}.{kind}"));
+        if let Some(theirs) = self.experts.and_then(|experts| experts.of(part, kind)) {
+            return Some(format!("{prefix}layers.{layer}.{theirs}"));
         }
         let theirs = match part {
+            // It has no `.weight` at the end.
+            "attn_sinks" => return Some(format!("{prefix}layers.{layer}.self_attn.sinks")),
             "ffn_up" if self.fused => "mlp.gate_up_proj",
             "ffn_up" => "mlp.up_proj",
             _ => PARTS.iter().chain(norms(self.norms)).find(|(ours, _)| *ours == part)?.1,
@@ -145,6 +202,13 @@ impl DecoderNames {
             || name.ends_with(".rotary_emb.inv_freq")
             || self.tied && name == format!("{}weight", self.head())
     }
+}
+
+/// Whether a tensor is a part of a packed tensor in MXFP4, by its name.
+pub(super) fn is_mxfp4_part(name: &str) -> bool {
+    let part = MXFP4_PARTS.iter().find_map(|end| name.strip_suffix(end));
+    part.and_then(|part| part.rsplit_once(".mlp.experts."))
+        .is_some_and(|(_, matrix)| ExpertNames::GPT_OSS.matrices.contains(&matrix))
 }
 
 /// The layer's digits and the GGUF name of the projection, from a decoder module's name in transformers.
@@ -238,7 +302,7 @@ mod tests {
         let gemma = DecoderNames { prefix: "language_model.model.", norms: Norms::Around, tied: true, ..llama };
         let phi = DecoderNames { fused: true, ..llama };
         let olmo = DecoderNames { norms: Norms::After, ..llama };
-        let [qwen, mixtral] = [ExpertNames::QWEN3_MOE, ExpertNames::MIXTRAL]
+        let [qwen, mixtral, gpt] = [ExpertNames::QWEN3_MOE, ExpertNames::MIXTRAL, ExpertNames::GPT_OSS]
             .map(|experts| DecoderNames { experts: Some(experts), ..llama });
         for (names, ours, theirs) in [
             (llama, "token_embd.weight", Some("model.embed_tokens.weight")),
@@ -258,6 +322,12 @@ mod tests {
             (mixtral, "blk.2.ffn_up.0.weight", Some("model.layers.2.block_sparse_moe.experts.0.w3.weight")),
             (mixtral, "blk.2.ffn_gate_exps.weight", None),
             (llama, "blk.2.ffn_gate_inp.weight", None),
+            (gpt, "blk.2.ffn_gate_inp.bias", Some("model.layers.2.mlp.router.bias")),
+            (gpt, "blk.2.ffn_up_exps.weight", Some("model.layers.2.mlp.experts.gate_up_proj")),
+            (gpt, "blk.2.ffn_gate_exps.bias", Some("model.layers.2.mlp.experts.gate_up_proj_bias")),
+            (gpt, "blk.2.ffn_down_exps.weight", Some("model.layers.2.mlp.experts.down_proj")),
+            (gpt, "blk.2.attn_sinks.weight", Some("model.layers.2.self_attn.sinks")),
+            (gpt, "blk.2.post_attention_norm.weight", Some("model.layers.2.post_attention_layernorm.weight")),
             (olmo, "blk.1.attn_norm.weight", None),
             (olmo, "blk.1.post_attention_norm.weight", Some("model.layers.1.post_attention_layernorm.weight")),
         ] {
@@ -274,6 +344,18 @@ mod tests {
             assert_eq!(adapted_module(module), expected, "{module}");
         }
         assert!(gemma.is_idle("language_model.lm_head.weight") && gemma.is_idle("vision_tower.a"));
+        for (name, expected) in [
+            ("blk.0.ffn_gate_exps.weight", Some(Packed { first: 0, step: 2 })),
+            ("blk.11.ffn_up_exps.bias", Some(Packed { first: 1, step: 2 })),
+            ("blk.0.ffn_down_exps.weight", Some(Packed { first: 0, step: 1 })),
+            ("blk.0.ffn_gate_inp.weight", None),
+            ("output.weight", None),
+        ] {
+            assert_eq!(Names::Decoder(gpt).packed(name), expected, "{name}");
+            assert_eq!(Names::Decoder(qwen).packed(name), None, "{name}");
+        }
+        assert!(is_mxfp4_part("model.layers.0.mlp.experts.gate_up_proj_blocks"));
+        assert!(!is_mxfp4_part("model.layers.0.mlp.down_proj_blocks"));
         assert!(!llama.is_idle("lm_head.weight") && llama.is_idle("model.layers.0.self_attn.rotary_emb.inv_freq"));
     }
 

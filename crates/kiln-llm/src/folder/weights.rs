@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kiln::{DType, Tensor, bf16, f16};
 
-use super::names::Names;
+use super::names::{MXFP4_PARTS, Names};
 use super::{File, safetensors};
 use crate::{Error, Result};
 
@@ -41,12 +41,18 @@ impl Weights {
     }
 
     fn stored(&self, name: &str) -> Option<(&File, &safetensors::Info)> {
-        let &(file, at) = self.by_name.get(&self.names.of(name)?)?;
+        self.named(&self.names.of(name)?)
+    }
+
+    /// A tensor by its name in the folder.
+    pub(super) fn named(&self, name: &str) -> Option<(&File, &safetensors::Info)> {
+        let &(file, at) = self.by_name.get(name)?;
         Some((&self.files[file], &self.files[file].infos[at]))
     }
 
+    /// Whether there is a tensor of this name. Parts of packed tensors must be there.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.computed(name).is_some() || self.stored(name).is_some()
+        self.computed(name).is_some() || self.stored(name).is_some() || self.names.packed(name).is_some()
     }
 
     pub(crate) fn rows(&self, name: &str) -> Option<usize> {
@@ -60,9 +66,11 @@ impl Weights {
     /// [`Error::File`] for a missing tensor, [`Error::Folder`] for a type that weights cannot have, [`Error::Model`]
     /// for other extents.
     pub(crate) fn rows_of(&self, name: &str, dims: &[usize], rows: Range<usize>) -> Result<Tensor> {
-        let other = |name: &str, shape: &[usize]| {
-            Error::model("weights", format!("{name} is {shape:?}, config.json asks for {dims:?}"))
-        };
+        if let Some(packed) = self.names.packed(name) {
+            let whole = self.unpacked(name, packed, dims)?;
+            return if rows == (0..dims[0]) { Ok(whole) } else { Ok(whole.slice(rows)?) };
+        }
+        let other = |name: &str, shape: &[usize]| other_extents(name, shape, dims);
         if let Some(values) = self.computed(name) {
             return match *dims == [values.len()] {
                 true => Ok(Tensor::from_vec(values[rows].to_vec(), dims)?),
@@ -77,11 +85,7 @@ impl Weights {
         if info.shape != dims {
             return Err(other(&info.name, &info.shape));
         }
-        let dtype = info.computed().ok_or_else(|| {
-            let reason =
-                format!("tensor {:?} has type {}; weights of F32, F16 and BF16 are supported", info.name, info.dtype);
-            Error::folder(&file.path, reason)
-        })?;
+        let dtype = file.computed(info)?;
         let of_row = info.bytes.len().checked_div(dims[0]).unwrap_or(0);
         let start = info.bytes.start + rows.start * of_row;
         let part = Part { file: file.bytes.clone(), at: start..start + rows.len() * of_row };
@@ -99,15 +103,46 @@ impl Weights {
 
     /// A tensor that was not requested under any of these names.
     pub(crate) fn unread(&self, read: &HashSet<String>) -> Option<String> {
-        let read: HashSet<String> = read.iter().filter_map(|name| self.names.of(name)).collect();
+        let mut of_read: HashSet<String> = HashSet::new();
+        for name in read {
+            let Some(theirs) = self.names.of(name) else { continue };
+            if self.has_mxfp4(name) {
+                of_read.extend(MXFP4_PARTS.map(|part| format!("{theirs}{part}")));
+            }
+            of_read.insert(theirs);
+        }
         let infos = self.files.iter().flat_map(|file| &file.infos).map(|info| &*info.name);
-        let mut unread = infos.filter(|name| !read.contains(*name) && !self.names.is_idle(name));
+        let mut unread = infos.filter(|name| !of_read.contains(*name) && !self.names.is_idle(name));
         unread.next().map(|name| name.escape_debug().to_string())
     }
 }
 
+impl File {
+    /// The element type of a tensor in kiln.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] for a type that weights cannot have.
+    pub(super) fn computed(&self, info: &safetensors::Info) -> Result<DType> {
+        info.computed().ok_or_else(|| {
+            let reason =
+                format!("tensor {:?} has type {}; weights of F32, F16 and BF16 are supported", info.name, info.dtype);
+            Error::folder(&self.path, reason)
+        })
+    }
+
+    /// The bytes of a tensor.
+    pub(super) fn bytes(&self, info: &safetensors::Info) -> &[u8] {
+        &(*self.bytes).as_ref()[info.bytes.clone()]
+    }
+}
+
+/// The error for a tensor whose extents differ from those that follow from `config.json`.
+pub(super) fn other_extents(name: &str, found: &[usize], expected: &[usize]) -> Error {
+    Error::model("weights", format!("{name} is {found:?}, config.json asks for {expected:?}"))
+}
+
 /// Elements of a type that weights may have.
-fn floats(bytes: &[u8], dtype: DType) -> Vec<f32> {
+pub(super) fn floats(bytes: &[u8], dtype: DType) -> Vec<f32> {
     let (of_four, of_two) = (bytes.as_chunks::<4>().0.iter(), bytes.as_chunks::<2>().0.iter());
     match dtype {
         DType::F16 => of_two.map(|&two| f16::from_le_bytes(two).to_f32()).collect(),

@@ -5,7 +5,9 @@ use kiln_llm::{Adapter, DeviceLayers, Error, Model, Sampler, SequenceOptions, Se
 
 use super::placed::{close, given, load};
 use super::random_adapter::RandomAdapter;
-use super::random_model::{GEMMA2, Kind, LLAMA, MIXTRAL, OLMO2, PHI3, QWEN2, QWEN3_MOE, RandomModel, VOCABULARY};
+use super::random_model::{
+    GEMMA2, GPT_OSS, Kind, LLAMA, MIXTRAL, OLMO2, PHI3, QWEN2, QWEN3_MOE, RandomModel, VOCABULARY,
+};
 
 /// The engine of settings that ask for a group of two devices; it runs everything there.
 pub(crate) fn forced(settings: impl Fn() -> EngineBuilder) -> Engine {
@@ -20,8 +22,8 @@ fn options() -> SessionOptions {
     SessionOptions { context: Some(300), cache: DType::F32 }
 }
 
-/// That models divided over two devices give what they give on the CPU: with biases, norms of heads, fused matrices, experts
-/// and norms of what is summed.
+/// That models divided over two devices give what they give on the CPU: with biases, norms of heads, sinks, fused matrices,
+/// experts and their biases, and norms of what is summed.
 pub(crate) fn models_give_the_same(group: &Engine, kinds: &[Kind]) {
     let host = Engine::builder().without_profile().build().unwrap();
     for &kind in kinds {
@@ -40,7 +42,7 @@ pub(crate) fn models_give_the_same(group: &Engine, kinds: &[Kind]) {
 }
 
 /// [`models_give_the_same`] for every kind of block.
-pub(crate) const KINDS: [Kind; 6] = [LLAMA, GEMMA2, QWEN2, QWEN3_MOE, PHI3, MIXTRAL];
+pub(crate) const KINDS: [Kind; 7] = [LLAMA, GEMMA2, QWEN2, QWEN3_MOE, PHI3, MIXTRAL, GPT_OSS];
 
 /// That several sequences get the tokens that they get on the CPU.
 pub(crate) fn sequences_give_the_same(group: &Engine) {

@@ -7,7 +7,7 @@ use kiln_llm::{
     DeviceLayers, Error, MemoryPlan, Model, Sampler, SequenceOptions, SequencesOptions, Session, SessionOptions,
 };
 
-use super::random_model::{GEMMA2, Kind, LLAMA, RandomModel, VOCABULARY};
+use super::random_model::{GEMMA2, GPT_OSS, Kind, LLAMA, RandomModel, VOCABULARY};
 
 /// Tokens that a session has room for, more than the greatest graph has rows.
 const ROOM: usize = 2000;
@@ -71,7 +71,7 @@ pub(crate) fn layers_give_the_same_wherever_they_are(settings: impl Fn() -> Engi
     let forced = settings().force(gpu.clone()).build().unwrap();
     let host = Engine::builder().without_profile().build().unwrap();
     // The embedding of the first model is also its head, so it is on both devices.
-    for kind in [GEMMA2, Kind { layers: 3, ..LLAMA }] {
+    for kind in [GEMMA2, Kind { layers: 3, ..LLAMA }, GPT_OSS] {
         let alone = load(&host, kind, DeviceLayers::Predicted);
         let mut session = alone.session(options()).unwrap();
         assert_eq!(session.memory_plan(), None);

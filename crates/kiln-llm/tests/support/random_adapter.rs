@@ -4,7 +4,7 @@ use kiln_gguf::{TensorKind, Writer};
 use serde_json::{Value, json};
 
 use super::random_folder::{encode, rounded, safetensors};
-use super::random_model::{FFN, HEADS, KV_HEADS, Kind, RandomModel, WIDTH};
+use super::random_model::{FFN, HEADS, KV_HEADS, Kind, RandomModel};
 
 /// Names of projections in GGUF files, and in files of transformers.
 const NAMES: [(&str, &str); 7] = [
@@ -57,13 +57,13 @@ impl RandomAdapter {
         for layer in 0..kind.layers {
             for &(name, theirs) in if kind.fused { &FUSED[..] } else { &NAMES } {
                 let (outputs, inputs) = match name {
-                    "attn_q" => (q, WIDTH),
-                    "attn_k" | "attn_v" => (kv, WIDTH),
-                    "attn_qkv" => (q + 2 * kv, WIDTH),
-                    "attn_output" => (WIDTH, q),
-                    "ffn_up" if kind.fused => (2 * FFN, WIDTH),
-                    "ffn_down" => (WIDTH, FFN),
-                    _ => (FFN, WIDTH),
+                    "attn_q" => (q, kind.width),
+                    "attn_k" | "attn_v" => (kv, kind.width),
+                    "attn_qkv" => (q + 2 * kv, kind.width),
+                    "attn_output" => (kind.width, q),
+                    "ffn_up" if kind.fused => (2 * FFN, kind.width),
+                    "ffn_down" => (kind.width, FFN),
+                    _ => (FFN, kind.width),
                 };
                 let mut matrix = |n: usize| (0..n).map(|_| rounded(random(0.4), dtype)).collect();
                 let (a, b) = (matrix(rank * inputs), matrix(outputs * rank));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use kiln::QuantFormat;
 use kiln_gguf::{TensorKind, ToValue, Writer};
 
 /// The extents of the models, chosen so that no two are equal where that could hide an exchange.
@@ -39,6 +40,17 @@ pub(crate) enum Scaling {
     Linear(f64),
     /// Factor, turns of the fast and of the slow end, original context.
     Yarn(f64, f64, f64, f64),
+    /// The same with ends between pairs.
+    ExactYarn(f64, f64, f64, f64),
+}
+
+/// The activation of the gate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Gate {
+    Silu,
+    GeluTanh,
+    /// That of gpt-oss.
+    Clamped,
 }
 
 /// Experts of each layer.
@@ -52,6 +64,8 @@ pub(crate) struct Experts {
     pub(crate) scale: f64,
     /// Whether a file has a tensor for each expert, as those of 2023 do.
     pub(crate) apart: bool,
+    /// Whether the router and every expert have biases.
+    pub(crate) biases: bool,
 }
 
 /// A value of a key of the architecture.
@@ -69,15 +83,20 @@ pub(crate) enum Key {
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) layers: usize,
+    pub(crate) width: usize,
     pub(crate) head: usize,
     pub(crate) rotated: usize,
     pub(crate) interleaved: bool,
     pub(crate) biases: bool,
+    /// Whether each query head has a logit without a value.
+    pub(crate) sinks: bool,
     pub(crate) fused: bool,
     pub(crate) norms_before: bool,
     pub(crate) norms_after: bool,
+    /// The name of the norm before the feed-forward network.
+    pub(crate) ffn_norm: &'static str,
     pub(crate) qk_norms: QkNorms,
-    pub(crate) gelu: bool,
+    pub(crate) gate: Gate,
     pub(crate) tied: bool,
     pub(crate) theta: f32,
     pub(crate) divisors: Divisors,
@@ -102,15 +121,18 @@ pub(crate) struct Kind {
 pub(crate) const LLAMA: Kind = Kind {
     name: "llama",
     layers: 2,
+    width: WIDTH,
     head: 6,
     rotated: 6,
     interleaved: true,
     biases: false,
+    sinks: false,
     fused: false,
     norms_before: true,
     norms_after: false,
+    ffn_norm: "ffn_norm",
     qk_norms: QkNorms::None,
-    gelu: false,
+    gate: Gate::Silu,
     tied: false,
     theta: 10_000.0,
     divisors: Divisors::None,
@@ -132,7 +154,7 @@ pub(crate) const LLAMA: Kind = Kind {
 
 /// Mixtral. Its experts are as wide as networks without experts.
 pub(crate) const MIXTRAL: Kind = Kind {
-    experts: Some(Experts { count: 5, used: 2, ffn: FFN, normalised: true, scale: 1.0, apart: false }),
+    experts: Some(Experts { count: 5, used: 2, ffn: FFN, normalised: true, scale: 1.0, apart: false, biases: false }),
     keys: &[("expert_count", Key::Count(5)), ("expert_used_count", Key::Count(2))],
     ..LLAMA
 };
@@ -140,7 +162,7 @@ pub(crate) const MIXTRAL: Kind = Kind {
 pub(crate) const QWEN3_MOE: Kind = Kind {
     name: "qwen3moe",
     tied: false,
-    experts: Some(Experts { count: 7, used: 3, ffn: 20, normalised: true, scale: 1.0, apart: false }),
+    experts: Some(Experts { count: 7, used: 3, ffn: 20, normalised: true, scale: 1.0, apart: false, biases: false }),
     keys: &[
         ("expert_count", Key::Count(7)),
         ("expert_used_count", Key::Count(3)),
@@ -174,7 +196,7 @@ pub(crate) const GEMMA2: Kind = Kind {
     rotated: 8,
     interleaved: false,
     norms_after: true,
-    gelu: true,
+    gate: Gate::GeluTanh,
     tied: true,
     window: Some(3),
     windowed: |i| i % 2 == 0,
@@ -250,7 +272,37 @@ pub(crate) const PHI3: Kind = Kind {
     ..LLAMA
 };
 
-pub(crate) const KINDS: [Kind; 22] = [
+/// Biases of everything, sinks, a clamped gate, and a ramp of angles that ends between pairs. Matrices of experts have whole
+/// blocks of MXFP4.
+pub(crate) const GPT_OSS: Kind = Kind {
+    name: "gpt-oss",
+    layers: 3,
+    width: 32,
+    head: 24,
+    rotated: 24,
+    interleaved: false,
+    biases: true,
+    sinks: true,
+    ffn_norm: "post_attention_norm",
+    gate: Gate::Clamped,
+    theta: 150_000.0,
+    scaling: Scaling::ExactYarn(32.0, 32.0, 1.0, 4096.0),
+    magnitude: 1.346_573_590_279_972_7,
+    window: Some(4),
+    windowed: |i| i % 2 == 0,
+    experts: Some(Experts { count: 6, used: 4, ffn: 64, normalised: true, scale: 1.0, apart: false, biases: true }),
+    keys: &[
+        ("expert_count", Key::Count(6)),
+        ("expert_used_count", Key::Count(4)),
+        ("expert_feed_forward_length", Key::Count(64)),
+        ("rope.scaling.type", Key::Text("yarn")),
+        ("rope.scaling.factor", Key::Number(32.0)),
+        ("rope.scaling.original_context_length", Key::Count(4096)),
+    ],
+    ..LLAMA
+};
+
+pub(crate) const KINDS: [Kind; 24] = [
     LLAMA,
     LLAMA3,
     QWEN2,
@@ -328,6 +380,34 @@ pub(crate) const KINDS: [Kind; 22] = [
         ],
         ..QWEN2
     },
+    GPT_OSS,
+    // Ends of the ramp at whole pairs, every layer with a window, and fewer biases.
+    Kind {
+        layers: 2,
+        biases: false,
+        scaling: Scaling::Yarn(32.0, 32.0, 1.0, 4096.0),
+        windowed: |_| true,
+        experts: Some(Experts {
+            count: 6,
+            used: 4,
+            ffn: 64,
+            normalised: true,
+            scale: 1.0,
+            apart: false,
+            biases: false,
+        }),
+        keys: &[
+            ("expert_count", Key::Count(6)),
+            ("expert_used_count", Key::Count(4)),
+            ("expert_feed_forward_length", Key::Count(64)),
+            ("attention.sliding_window_pattern", Key::Count(0)),
+            ("rope.scaling.type", Key::Text("yarn")),
+            ("rope.scaling.factor", Key::Number(32.0)),
+            ("rope.scaling.original_context_length", Key::Count(4096)),
+            ("rope.scaling.yarn_truncate", Key::Truth(true)),
+        ],
+        ..GPT_OSS
+    },
     // Windows if the file states them.
     Kind {
         layers: 3,
@@ -340,13 +420,29 @@ pub(crate) const KINDS: [Kind; 22] = [
     QWEN3_MOE,
     // A tensor for each expert, and all experts for every token.
     Kind {
-        experts: Some(Experts { count: 4, used: 4, ffn: FFN, normalised: true, scale: 1.0, apart: true }),
+        experts: Some(Experts {
+            count: 4,
+            used: 4,
+            ffn: FFN,
+            normalised: true,
+            scale: 1.0,
+            apart: true,
+            biases: false,
+        }),
         keys: &[("expert_count", Key::Count(4)), ("expert_used_count", Key::Count(4))],
         ..MIXTRAL
     },
     // Probabilities over all experts, and a scale.
     Kind {
-        experts: Some(Experts { count: 7, used: 1, ffn: 20, normalised: false, scale: 2.5, apart: false }),
+        experts: Some(Experts {
+            count: 7,
+            used: 1,
+            ffn: 20,
+            normalised: false,
+            scale: 2.5,
+            apart: false,
+            biases: false,
+        }),
         keys: &[
             ("expert_count", Key::Count(7)),
             ("expert_used_count", Key::Count(1)),
@@ -364,6 +460,8 @@ pub(crate) struct RandomModel {
     pub(crate) tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
     /// Keys that tests add or replace.
     pub(crate) keys: Vec<(String, Box<dyn ToValue>)>,
+    /// Whether files have the matrices of experts in MXFP4.
+    pub(crate) mxfp4: bool,
 }
 
 impl RandomModel {
@@ -374,47 +472,65 @@ impl RandomModel {
             let data = (0..dims.iter().product()).map(|_| around + random(size)).collect();
             tensors.push((name, dims.to_vec(), data));
         };
-        add("token_embd.weight".into(), &[VOCABULARY, WIDTH], 1.0, 0.0);
+        add("token_embd.weight".into(), &[VOCABULARY, kind.width], 1.0, 0.0);
         for i in 0..kind.layers {
             let name = |part: &str| format!("blk.{i}.{part}");
             let (q, kv) = (HEADS * kind.head, KV_HEADS * kind.head);
             for (part, there) in [
                 ("attn_norm", kind.norms_before),
                 ("post_attention_norm", kind.norms_after),
-                ("ffn_norm", kind.norms_before),
+                (kind.ffn_norm, kind.norms_before),
                 ("post_ffw_norm", kind.norms_after),
             ] {
                 if there {
-                    add(name(&format!("{part}.weight")), &[WIDTH], 0.5, 1.0);
+                    add(name(&format!("{part}.weight")), &[kind.width], 0.5, 1.0);
                 }
             }
             let apart = [
-                ("attn_q", q, WIDTH),
-                ("attn_k", kv, WIDTH),
-                ("attn_v", kv, WIDTH),
-                ("ffn_gate", FFN, WIDTH),
-                ("ffn_up", FFN, WIDTH),
+                ("attn_q", q, kind.width),
+                ("attn_k", kv, kind.width),
+                ("attn_v", kv, kind.width),
+                ("ffn_gate", FFN, kind.width),
+                ("ffn_up", FFN, kind.width),
             ];
-            let fused = [("attn_qkv", q + 2 * kv, WIDTH), ("ffn_up", 2 * FFN, WIDTH)];
+            let fused = [("attn_qkv", q + 2 * kv, kind.width), ("ffn_up", 2 * FFN, kind.width)];
             let projections = if kind.fused { &fused[..] } else { &apart };
-            let last = [("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)];
+            let last = [("attn_output", kind.width, q), ("ffn_down", kind.width, FFN)];
             for &(part, rows, columns) in projections.iter().chain(&last) {
                 if kind.experts.is_some() && part.starts_with("ffn_") {
                     continue;
                 }
                 add(name(&format!("{part}.weight")), &[rows, columns], 0.4, 0.0);
-                if kind.biases && matches!(part, "attn_q" | "attn_k" | "attn_v" | "attn_qkv" | "ffn_down") {
+                let biased = match part {
+                    "attn_q" | "attn_k" | "attn_v" | "attn_qkv" | "ffn_down" => kind.biases,
+                    "attn_output" => kind.biases && kind.sinks,
+                    _ => false,
+                };
+                if biased {
                     add(name(&format!("{part}.bias")), &[rows], 0.5, 0.0);
                 }
             }
+            if kind.sinks {
+                add(name("attn_sinks.weight"), &[HEADS], 2.0, 0.0);
+            }
             if let Some(experts) = kind.experts {
                 // Scores far apart, so that rounding never selects another expert.
-                add(name("ffn_gate_inp.weight"), &[experts.count, WIDTH], 2.0, 0.0);
-                for (part, rows, columns) in
-                    [("ffn_gate", experts.ffn, WIDTH), ("ffn_up", experts.ffn, WIDTH), ("ffn_down", WIDTH, experts.ffn)]
-                {
+                add(name("ffn_gate_inp.weight"), &[experts.count, kind.width], 2.0, 0.0);
+                if experts.biases {
+                    add(name("ffn_gate_inp.bias"), &[experts.count], 0.5, 0.0);
+                }
+                for (part, rows, columns) in [
+                    ("ffn_gate", experts.ffn, kind.width),
+                    ("ffn_up", experts.ffn, kind.width),
+                    ("ffn_down", kind.width, experts.ffn),
+                ] {
                     for expert in 0..experts.count {
-                        add(name(&format!("{part}.{expert}.weight")), &[rows, columns], 0.4, 0.0);
+                        // Large enough that some gates and ups are clamped.
+                        let size = if kind.gate == Gate::Clamped && part != "ffn_down" { 1.5 } else { 0.4 };
+                        add(name(&format!("{part}.{expert}.weight")), &[rows, columns], size, 0.0);
+                    }
+                    for expert in (0..experts.count).filter(|_| experts.biases) {
+                        add(name(&format!("{part}.{expert}.bias")), &[rows], 0.5, 0.0);
                     }
                 }
             }
@@ -424,9 +540,9 @@ impl RandomModel {
                 add(name("attn_k_norm.weight"), &[of(KV_HEADS)], 0.5, 1.0);
             }
         }
-        add("output_norm.weight".into(), &[WIDTH], 0.5, 1.0);
+        add("output_norm.weight".into(), &[kind.width], 0.5, 1.0);
         if !kind.tied {
-            add("output.weight".into(), &[VOCABULARY, WIDTH], 0.4, 0.0);
+            add("output.weight".into(), &[VOCABULARY, kind.width], 0.4, 0.0);
         }
         let pairs = kind.rotated / 2;
         match kind.divisors {
@@ -437,7 +553,7 @@ impl RandomModel {
                 add("rope_factors_long.weight".into(), &[pairs], 0.9, 3.0);
             }
         }
-        Self { kind, tensors, keys: Vec::new() }
+        Self { kind, tensors, keys: Vec::new(), mxfp4: false }
     }
 
     /// Sets a key of the metadata.
@@ -455,7 +571,7 @@ impl RandomModel {
             ("general.architecture".into(), Box::new(arch)),
             (of("block_count"), Box::new(self.kind.layers as u32)),
             (of("context_length"), Box::new(CONTEXT)),
-            (of("embedding_length"), Box::new(WIDTH as u32)),
+            (of("embedding_length"), Box::new(self.kind.width as u32)),
             (of("feed_forward_length"), Box::new(FFN as u32)),
             (of("attention.head_count"), Box::new(HEADS as u32)),
             (of("attention.head_count_kv"), Box::new(KV_HEADS as u32)),
@@ -484,11 +600,19 @@ impl RandomModel {
             writer.set(key, &**value).unwrap();
         }
         let tensors = self.stacked();
-        let bytes: Vec<Vec<u8>> =
-            tensors.iter().map(|(_, _, data)| data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        for ((name, dims, _), bytes) in tensors.iter().zip(&bytes) {
+        let encoded = tensors.iter().map(|(name, _, data)| {
+            if self.mxfp4 && name.ends_with("_exps.weight") {
+                let format = QuantFormat::Mxfp4;
+                let mut blocks = vec![0; data.len() / format.block_len() * format.block_bytes()];
+                format.encode(data, &mut blocks).unwrap();
+                return (TensorKind::Mxfp4, blocks);
+            }
+            (TensorKind::F32, data.iter().flat_map(|x| x.to_le_bytes()).collect())
+        });
+        let encoded: Vec<(TensorKind, Vec<u8>)> = encoded.collect();
+        for ((name, dims, _), (kind, bytes)) in tensors.iter().zip(&encoded) {
             let extents: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
-            writer.tensor(name, TensorKind::F32, &extents, bytes).unwrap();
+            writer.tensor(name, *kind, &extents, bytes).unwrap();
         }
         let path = std::env::temp_dir().join(format!("kiln-llm-{}-{name}.gguf", std::process::id()));
         writer.save(&path).unwrap();
@@ -500,11 +624,12 @@ impl RandomModel {
         let mut stacked: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
         for (name, dims, data) in &self.tensors {
             let parts: Vec<&str> = name.split('.').collect();
-            let ([_, layer, part, _, _], Some(Experts { apart: false, .. })) = (&parts[..], self.kind.experts) else {
+            let ([_, layer, part, _, suffix], Some(Experts { apart: false, .. })) = (&parts[..], self.kind.experts)
+            else {
                 stacked.push((name.clone(), dims.clone(), data.clone()));
                 continue;
             };
-            let whole = format!("blk.{layer}.{part}_exps.weight");
+            let whole = format!("blk.{layer}.{part}_exps.{suffix}");
             match stacked.last_mut().filter(|(name, ..)| *name == whole) {
                 Some((_, dims, all)) => {
                     dims[0] += 1;
@@ -534,7 +659,7 @@ impl RandomModel {
         let normed = |name: &str, x: &[f64]| of(&format!("{name}.weight")).map_or(x.to_vec(), |by| norm(x, by));
         let mut x: Vec<Vec<f64>> = tokens
             .iter()
-            .map(|&token| &of("token_embd.weight").unwrap()[token as usize * WIDTH..][..WIDTH])
+            .map(|&token| &of("token_embd.weight").unwrap()[token as usize * kind.width..][..kind.width])
             .map(|row| row.iter().map(|x| x * kind.embedding_scale).collect())
             .collect();
         for layer in 0..kind.layers {
@@ -572,15 +697,24 @@ impl RandomModel {
                     let scores: Vec<f64> = (first..=position).map(score).collect();
                     let greatest = scores.iter().copied().fold(f64::MIN, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
-                    let total: f64 = weights.iter().sum();
+                    let sink = of(&name("attn_sinks.weight")).map_or(0.0, |sinks| (sinks[head] - greatest).exp());
+                    let total: f64 = weights.iter().sum::<f64>() + sink;
                     for c in 0..kind.head {
                         all.push((first..=position).map(|j| weights[j - first] / total * v[j][shared][c]).sum());
                     }
                 }
-                let out = normed(&name("post_attention_norm"), &times(&name("attn_output"), &all));
+                let out = times(&name("attn_output"), &all);
+                let out = if kind.norms_after { normed(&name("post_attention_norm"), &out) } else { out };
                 row.iter_mut().zip(out).for_each(|(x, out)| *x += kind.residual_scale * out);
-                let h = normed(&name("ffn_norm"), row);
-                let activation = if kind.gelu { gelu_tanh } else { silu };
+                let h = normed(&name(kind.ffn_norm), row);
+                let gated = |gate: f64, up: f64| match kind.gate {
+                    Gate::Silu => silu(gate) * up,
+                    Gate::GeluTanh => gelu_tanh(gate) * up,
+                    Gate::Clamped => {
+                        let gate = gate.min(7.0);
+                        gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+                    }
+                };
                 let network = |suffix: &str| {
                     let part = |part: &str| name(&format!("{part}{suffix}"));
                     let (gate, up) = if kind.fused {
@@ -590,7 +724,7 @@ impl RandomModel {
                     } else {
                         (times(&part("ffn_gate"), &h), times(&part("ffn_up"), &h))
                     };
-                    let product: Vec<f64> = gate.iter().zip(&up).map(|(&g, u)| activation(g) * u).collect();
+                    let product: Vec<f64> = gate.iter().zip(&up).map(|(&g, &u)| gated(g, u)).collect();
                     times(&part("ffn_down"), &product)
                 };
                 let out = match kind.experts {
@@ -603,7 +737,7 @@ impl RandomModel {
                         chosen.truncate(experts.used);
                         let of_chosen: f64 = chosen.iter().map(|&e| scores[e].exp() / total).sum();
                         let by = experts.scale / if experts.normalised { of_chosen } else { 1.0 };
-                        let mut sum = vec![0.0; WIDTH];
+                        let mut sum = vec![0.0; kind.width];
                         for e in chosen {
                             let weight = scores[e].exp() / total * by;
                             sum.iter_mut().zip(network(&format!(".{e}"))).for_each(|(sum, x)| *sum += weight * x);
@@ -646,12 +780,15 @@ impl RandomModel {
                 turn = match kind.scaling {
                     Scaling::None => turn,
                     Scaling::Linear(factor) => turn / factor,
-                    Scaling::Yarn(factor, fast, slow, original) => {
+                    Scaling::Yarn(factor, fast, slow, original) | Scaling::ExactYarn(factor, fast, slow, original) => {
                         // The index of the pair that makes this many turns in the original context.
                         let at = |turns: f64| {
                             (original / (turns * std::f64::consts::TAU)).ln() / theta.ln() * n as f64 / 2.0
                         };
-                        let (low, high) = (at(fast).floor().max(0.0), at(slow).ceil());
+                        let (low, high) = match kind.scaling {
+                            Scaling::ExactYarn(..) => (at(fast).max(0.0), at(slow)),
+                            _ => (at(fast).floor().max(0.0), at(slow).ceil()),
+                        };
                         let interpolated = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
                         interpolated * turn / factor + (1.0 - interpolated) * turn
                     }
