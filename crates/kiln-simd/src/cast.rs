@@ -1,10 +1,12 @@
 //! Between the types of elements: through f32, or through i64 between integers, a few at a time.
 
 use kiln_ir::op::Cast;
-use kiln_ir::{Data, DataMut, Element, Kind, Operand, Result, dtype_table};
+use kiln_ir::{DType, Data, DataMut, Element, Kind, Operand, Result, dtype_table, zeros};
 
+use crate::Isa;
 use crate::simd::{Execute, Simd};
-use crate::vector::{PlainKernel, dispatch_plain};
+use crate::threads::{self, Shared};
+use crate::vector::{PlainKernel, dispatch_plain, narrow_to_halves, widen_halves};
 
 /// Number of elements that are cast through f32 or i64 at once.
 const AT_ONCE: usize = 256;
@@ -76,7 +78,7 @@ fn store_integers(from: &[i64], to: DataMut<'_>) {
 }
 
 /// Casts floats or blocks to f32; both have the same number of elements.
-pub(crate) struct ToF32<'a>(pub(crate) Data<'a>, pub(crate) &'a mut [f32]);
+struct ToF32<'a>(Data<'a>, &'a mut [f32]);
 
 impl PlainKernel for ToF32<'_> {
     type Output = ();
@@ -91,10 +93,82 @@ impl PlainKernel for ToF32<'_> {
     }
 }
 
+/// Casts floats or blocks to f32; both have the same number of elements.
+///
+/// # Safety
+/// [`Isa::is_available`] holds for `isa`.
+pub(crate) unsafe fn to_f32(isa: Isa, from: Data<'_>, to: &mut [f32]) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match from {
+            Data::F16(halves) => widen_halves(isa, halves, to),
+            from => dispatch_plain(isa, ToF32(from, to)),
+        }
+    }
+}
+
+/// Elements that a thread casts at once, in some ten microseconds.
+const SHARE: usize = 65_536;
+
+/// Casts floats to f32; both have the same number of elements.
+pub(crate) fn widen(simd: &Simd, floats: Data<'_>, to: &mut [f32], threads: usize) {
+    let (n, size) = (to.len(), floats.dtype().size());
+    let out = Shared::new(to.as_mut_ptr());
+    threads::for_each(n.div_ceil(SHARE), threads, |part| {
+        let (from, to) = (part * SHARE, n.min((part + 1) * SHARE));
+        // SAFETY: the slice has n elements, and parts do not overlap.
+        let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(from), to - from) };
+        // SAFETY: a `Simd` exists only for an available instruction set.
+        unsafe { to_f32(simd.isa(), floats.part(from * size..to * size), out) };
+    });
+}
+
+/// Floats as f32: unchanged, or cast into `wide`.
+pub(crate) fn as_f32<'a>(simd: &Simd, floats: Data<'a>, wide: &'a mut Vec<f32>) -> Result<&'a [f32]> {
+    if floats.dtype() == DType::F32 {
+        return Ok(floats.f32());
+    }
+    let n = floats.bytes() / floats.dtype().size();
+    if wide.len() < n {
+        *wide = zeros(n)?;
+    }
+    widen(simd, floats, &mut wide[..n], simd.threads());
+    Ok(&wide[..n])
+}
+
+/// Calls `run` with every operand of f16 or bf16 cast to f32.
+///
+/// # Errors
+/// [`kiln_ir::Error::OutOfMemory`], and those of `run`.
+pub(crate) fn widened<R>(
+    simd: &Simd,
+    inputs: &[Operand<'_>],
+    run: impl FnOnce(&[Operand<'_>]) -> Result<R>,
+) -> Result<R> {
+    let narrow = |input: &Operand<'_>| input.ty().dtype.is_float() && input.ty().dtype != DType::F32;
+    if !inputs.iter().any(narrow) {
+        return run(inputs);
+    }
+    let mut wide: Vec<Vec<f32>> = inputs.iter().map(|_| Vec::new()).collect();
+    let mut operands = inputs.to_vec();
+    for ((operand, input), wide) in operands.iter_mut().zip(inputs).zip(&mut wide) {
+        if narrow(input) {
+            *operand = Operand::new(Data::F32(as_f32(simd, input.data(), wide)?), input.shape())?;
+        }
+    }
+    run(&operands)
+}
+
 impl Execute for Cast {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         // SAFETY: a `Simd` exists only for an available instruction set.
-        unsafe { dispatch_plain(simd.isa(), Elements(inputs[0].data(), outputs[0].reborrow())) };
+        unsafe {
+            match (inputs[0].data(), outputs[0].reborrow()) {
+                (Data::F16(from), DataMut::F32(to)) => widen_halves(simd.isa(), from, to),
+                (Data::F32(from), DataMut::F16(to)) => narrow_to_halves(simd.isa(), from, to),
+                (from, to) => dispatch_plain(simd.isa(), Elements(from, to)),
+            }
+        }
         Ok(())
     }
 }

@@ -3,17 +3,12 @@
 //! The rows of an expert are brought together, so that its matrix is read once for all of them, and multiplied by the kernels of
 //! other products.
 
-use kiln_ir::op::{Matmul, MatmulByExpert};
-use kiln_ir::{DType, Data, DataMut, Operand, Result, zeros};
+use kiln_ir::op::MatmulByExpert;
+use kiln_ir::{Data, DataMut, Operand, Result, zeros};
 
-use crate::cast::ToF32;
+use crate::cast::as_f32;
 use crate::simd::{Execute, Simd};
-use crate::threads::{self, Shared};
-use crate::vector::dispatch_plain;
 use crate::{gemm, quant};
-
-/// 16-bit elements that a thread casts at once.
-const SHARE: usize = 65_536;
 
 impl Execute for MatmulByExpert {
     const READS_STORED: bool = true;
@@ -72,32 +67,7 @@ fn multiply(
     let m = x.len() / k;
     match weights {
         Data::Blocks(format, blocks) => quant::multiply(simd, format, x, blocks, [m, n, k], out),
-        floats => {
-            let op = Matmul { transpose_a: false, transpose_b: true };
-            gemm::run_slices(simd, op, x, as_f32(simd, floats, cast)?, (m, k, n), out);
-        }
+        floats => gemm::rows(simd, x, floats, (m, k, n), cast, out)?,
     }
     Ok(())
-}
-
-/// Floats as f32: unchanged, or cast into `wide`.
-fn as_f32<'a>(simd: &Simd, floats: Data<'a>, wide: &'a mut Vec<f32>) -> Result<&'a [f32]> {
-    if floats.dtype() == DType::F32 {
-        return Ok(floats.f32());
-    }
-    let (bytes, size) = (floats.bytes(), floats.dtype().size());
-    let n = bytes / size;
-    if wide.len() < n {
-        *wide = zeros(n)?;
-    }
-    let threads = if n > SHARE { simd.threads() } else { 1 };
-    let shared = Shared::new(wide.as_mut_ptr());
-    threads::for_each(n.div_ceil(SHARE), threads, |part| {
-        let (from, to) = (part * SHARE, n.min((part + 1) * SHARE));
-        // SAFETY: `wide` has n elements, and parts do not overlap.
-        let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(from), to - from) };
-        // SAFETY: a `Simd` exists only for an available instruction set.
-        unsafe { dispatch_plain(simd.isa(), ToF32(floats.part(from * size..to * size), out)) };
-    });
-    Ok(&wide[..n])
 }

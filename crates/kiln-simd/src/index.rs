@@ -5,10 +5,10 @@ use kiln_ir::{Buffer, DType, DataMut, Operand, Result, TensorType};
 
 use std::cell::Cell;
 
-use crate::cast::ToF32;
+use crate::cast::to_f32;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch, dispatch_plain};
+use crate::vector::{Kernel, Vector, dispatch};
 
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 300_000;
@@ -48,7 +48,7 @@ impl Execute for Gather {
                     // SAFETY: a table of another type gives f32, and `out` is the beginning of a row of these.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<f32>(), columns) };
                     // SAFETY: a `Simd` exists only for an available instruction set.
-                    unsafe { dispatch_plain(simd.isa(), ToF32(table.part(at..at + read), out)) };
+                    unsafe { to_f32(simd.isa(), table.part(at..at + read), out) };
                 }
             }
         });

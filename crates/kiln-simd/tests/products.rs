@@ -4,8 +4,8 @@
 mod support;
 
 use kiln_ir::op::reference::Random;
-use kiln_ir::op::{Convolve2d, Matmul, Padding};
-use kiln_ir::{Error, QuantFormat, Shape};
+use kiln_ir::op::{Convolve2d, Matmul, Matvec, Padding};
+use kiln_ir::{Data, DataMut, Error, Operand, QuantFormat, Shape};
 use kiln_simd::{Isa, Operations, Simd};
 use support::sampled;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -64,6 +64,47 @@ fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
             for packed in [&packed, &turned] {
                 let got = simd.matmul_packed(&a[..rows * k], packed, rows).unwrap();
                 assert_eq!(got, whole[..rows * n], "{isa}, {rows} rows, packed");
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_of_16_bits_are_read_as_stored_with_the_bits_of_their_f32() {
+    let mut random = Random::new(25);
+    let op = Matmul { transpose_b: true, ..Matmul::default() };
+    for (m, k, n) in
+        [(1, 300, 700), (1, 33_000, 9), (2, 129, 40), (5, 64, 33), (16, 200, 301), (17, 500, 90), (40, 70, 9_001)]
+    {
+        let a = random.uniforms(m * k, -1.0, 1.0);
+        let narrow: Vec<half::bf16> = random.uniforms(n * k, -1.0, 1.0).into_iter().map(half::bf16::from_f32).collect();
+        let halves: Vec<half::f16> = narrow.iter().map(|x| half::f16::from_f32(x.to_f32())).collect();
+        for b in [Data::Bf16(&narrow), Data::F16(&halves)] {
+            let mut wide = vec![0.0; n * k];
+            kiln_ir::widen(b, &mut wide);
+            for isa in Isa::available() {
+                for threads in [1, 3] {
+                    let simd = Simd::with_isa(isa).unwrap().with_threads(threads);
+                    let want = simd.matmul_with(&a, &wide, m, k, n, op).unwrap();
+                    let operands =
+                        [Operand::f32(&a, &[m, k]).unwrap(), Operand::new(b, Shape::new(&[n, k]).unwrap()).unwrap()];
+                    let mut got = vec![0.0; m * n];
+                    simd.run_into(&op.into(), &operands, &mut [DataMut::F32(&mut got)]).unwrap();
+                    assert!(got == want, "{isa} {m}x{k}x{n} of {:?}", b.dtype());
+                    for transpose in [false, true] {
+                        let (x, y) = if transpose { (n, k) } else { (k, n) };
+                        let x = random.uniforms(x, -1.0, 1.0);
+                        let of = |b| {
+                            let x = Operand::f32(&x, &[x.len()]).unwrap();
+                            let mut y = vec![0.0; y];
+                            let op = Matvec { transpose }.into();
+                            simd.run_into(&op, &[b, x], &mut [DataMut::F32(&mut y)]).unwrap();
+                            y
+                        };
+                        let want = of(Operand::f32(&wide, &[n, k]).unwrap());
+                        assert!(of(operands[1]) == want, "{isa} {n}x{k} of {:?}, transposed: {transpose}", b.dtype());
+                    }
+                }
             }
         }
     }

@@ -7,11 +7,11 @@ use super::more::More;
 use super::{KEYS, QUERIES};
 use crate::Isa;
 use crate::array::from_fn;
-use crate::cast::ToF32;
+use crate::cast::to_f32;
 use crate::gemm::turn_square;
 use crate::math;
 use crate::tile::{ColumnMajor, Left, Product, ProductArgs, RowMajor, Target, max_rows, panels};
-use crate::vector::{Kernel, Vector, dispatch_plain, routine};
+use crate::vector::{Kernel, Vector, routine};
 
 /// Maximum number of terms of a score's running sum.
 const TERMS: usize = 512;
@@ -198,7 +198,7 @@ impl Block<'_> {
                 let bytes = data.bytes() / self.e.t;
                 let wide = &mut self.wide[which][..keys * width];
                 // SAFETY: the instruction set of this block is available.
-                unsafe { dispatch_plain(self.isa, ToF32(data.part(start * bytes..(start + keys) * bytes), wide)) };
+                unsafe { to_f32(self.isa, data.part(start * bytes..(start + keys) * bytes), wide) };
                 wide.as_ptr().wrapping_sub(start * width)
             }
         });

@@ -13,11 +13,11 @@ mod more;
 use kiln_ir::op::Attention;
 use kiln_ir::{Data, DataMut, Error, Operand, Result};
 
-use crate::cast::ToF32;
+use crate::cast::to_f32;
 use crate::scratch;
 use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
-use crate::vector::{dispatch, dispatch_plain};
+use crate::vector::dispatch;
 use block::Block;
 use more::{Mask, More};
 
@@ -50,7 +50,7 @@ impl Execute for Attention {
             narrow => {
                 let mut q = kiln_ir::zeros(inputs[0].shape().numel())?;
                 // SAFETY: a `Simd` exists only for an available instruction set.
-                unsafe { dispatch_plain(simd.isa(), ToF32(narrow, &mut q)) };
+                unsafe { to_f32(simd.isa(), narrow, &mut q) };
                 wide = q;
                 &wide[..]
             }

@@ -3,7 +3,7 @@
 use super::blocks::k_blocks;
 use crate::Isa;
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
+use crate::vector::{Kernel, MAX_LANES, Stored, Vector, dispatch};
 
 /// Rows that are multiplied with the same part of x while it is in a register.
 const ROWS: usize = 4;
@@ -24,9 +24,9 @@ const AT_ONCE: usize = 8;
 /// streams from far caches and from memory. From nearer caches, the prefetches alone would take a tenth more time.
 const FAR: usize = 2 * 1024 * 1024;
 
-/// Elements of a matrix from which rows of inner products are prefetched: 128 MiB, which are read from memory. On an
+/// Bytes of a matrix from which rows of inner products are prefetched: 128 MiB, which are read from memory. On an
 /// AVX-512 Xeon 512 MiB take 0.91 to 0.95 of the time; data in the L3 cache would take 1.04 of it.
-const VAST: usize = 32 * 1024 * 1024;
+const VAST: usize = 128 * 1024 * 1024;
 
 /// How far ahead in a row to prefetch.
 const AHEAD: usize = 512;
@@ -36,9 +36,9 @@ const PARALLEL: usize = 128 * 1024;
 
 /// A row-major matrix of `rows * columns`, a vector and the result.
 #[derive(Clone, Copy)]
-pub(super) struct Matvec {
+pub(super) struct Matvec<E = f32> {
     /// Row-major, rows contiguous.
-    pub(super) a: *const f32,
+    pub(super) a: *const E,
     /// Rows of A.
     pub(super) rows: usize,
     /// Columns of A.
@@ -50,47 +50,60 @@ pub(super) struct Matvec {
 }
 
 // SAFETY: parts of the work read A and x and write elements of y that no other part does.
-unsafe impl Sync for Matvec {}
+unsafe impl<E> Sync for Matvec<E> {}
 
-impl Matvec {
-    /// `y = A x`, or `y = Aᵀ x`. The result does not depend on the number of threads.
+impl<E: Stored> Matvec<E> {
+    /// `y = A x`. The result does not depend on the number of threads.
     ///
     /// # Safety
     /// A and x are readable; y is writable, accessed by nobody else and disjoint from both; the instruction set is
     /// available.
-    pub(super) unsafe fn run(&self, isa: Isa, threads: usize, transpose: bool) {
-        let threads = if self.rows.saturating_mul(self.columns) < PARALLEL { 1 } else { threads };
-        let results = if transpose { self.columns } else { self.rows };
-        let unit = if transpose { 64 } else { ROWS };
-        let part = results.div_ceil(threads).next_multiple_of(unit).max(1);
-        let y = Shared::new(self.y);
-        let whole = *self;
-        threads::for_each(results.div_ceil(part), threads, |i| {
-            let whole = &whole; // the whole struct, which is Sync, not its fields
-            let (start, len) = (i * part, part.min(results - i * part));
-            let y = y.get().wrapping_add(start);
+    pub(super) unsafe fn run(&self, isa: Isa, threads: usize) {
+        self.in_parts(self.rows, threads, ROWS, |start, len, y| {
+            let part = Matvec { a: self.a.wrapping_add(start * self.columns), rows: len, y, ..*self };
             // SAFETY: the caller's contract; parts are disjoint.
             unsafe {
-                if transpose {
-                    let part = Matvec { a: whole.a.add(start), y, ..*whole };
-                    dispatch(isa, Columns { part, width: len });
+                if self.rows.saturating_mul(self.columns).saturating_mul(size_of::<E>()) >= VAST {
+                    dispatch(isa, Rows::<E, true>(part));
                 } else {
-                    let part = Matvec { a: whole.a.add(start * whole.columns), rows: len, y, ..*whole };
-                    if whole.rows.saturating_mul(whole.columns) >= VAST {
-                        dispatch(isa, Rows::<true>(part));
-                    } else {
-                        dispatch(isa, Rows::<false>(part));
-                    }
+                    dispatch(isa, Rows::<E, false>(part));
                 }
             }
+        });
+    }
+
+    /// Splits the results, each with the work of the whole matrix divided by their number.
+    fn in_parts(&self, results: usize, threads: usize, unit: usize, run: impl Fn(usize, usize, *mut f32) + Sync) {
+        let threads = if self.rows.saturating_mul(self.columns) < PARALLEL { 1 } else { threads };
+        let part = results.div_ceil(threads).next_multiple_of(unit).max(1);
+        let y = Shared::new(self.y);
+        threads::for_each(results.div_ceil(part), threads, |i| {
+            let start = i * part;
+            run(start, part.min(results - start), y.get().wrapping_add(start));
+        });
+    }
+}
+
+impl Matvec {
+    /// `y = Aᵀ x`, otherwise as [`Matvec::run`].
+    ///
+    /// # Safety
+    /// The conditions of [`Matvec::run`].
+    pub(super) unsafe fn run_transposed(&self, isa: Isa, threads: usize) {
+        let whole = *self;
+        self.in_parts(self.columns, threads, 64, |start, len, y| {
+            let whole = &whole; // the whole struct, which is Sync, not its fields
+            let part = Matvec { a: whole.a.wrapping_add(start), y, ..*whole };
+            // SAFETY: the caller's contract; parts are disjoint.
+            unsafe { dispatch(isa, Columns { part, width: len }) };
         });
     }
 }
 
 /// `y = A x`: inner products of the rows. `ASK` enables prefetching.
-struct Rows<const ASK: bool>(Matvec);
+struct Rows<E, const ASK: bool>(Matvec<E>);
 
-impl<const ASK: bool> Kernel for Rows<ASK> {
+impl<E: Stored, const ASK: bool> Kernel for Rows<E, ASK> {
     type Output = ();
 
     #[inline(always)]
@@ -101,11 +114,17 @@ impl<const ASK: bool> Kernel for Rows<ASK> {
         unsafe {
             while i + ROWS <= m.rows {
                 let a = m.a.add(i * m.columns);
-                inner::<V, ROWS, CHAINS, ASK>(a, m.columns, m.columns, m.x, m.y.add(i));
+                inner::<V, E, ROWS, CHAINS, ASK>(a, m.columns, m.columns, m.x, m.y.add(i));
                 i += ROWS;
             }
             while i < m.rows {
-                inner::<V, 1, { ROWS * CHAINS }, false>(m.a.add(i * m.columns), m.columns, m.columns, m.x, m.y.add(i));
+                inner::<V, E, 1, { ROWS * CHAINS }, false>(
+                    m.a.add(i * m.columns),
+                    m.columns,
+                    m.columns,
+                    m.x,
+                    m.y.add(i),
+                );
                 i += 1;
             }
         }
@@ -118,8 +137,8 @@ impl<const ASK: bool> Kernel for Rows<ASK> {
 /// # Safety
 /// `n` elements of every row and of x are readable, `R` of y writable; the instruction set is available.
 #[inline(always)]
-unsafe fn inner<V: Vector, const R: usize, const U: usize, const ASK: bool>(
-    a: *const f32,
+unsafe fn inner<V: Vector, E: Stored, const R: usize, const U: usize, const ASK: bool>(
+    a: *const E,
     stride: usize,
     n: usize,
     x: *const f32,
@@ -140,9 +159,9 @@ unsafe fn inner<V: Vector, const R: usize, const U: usize, const ASK: bool>(
                     for r in 0..R {
                         let row = a.add(r * stride + p + u * V::LANES);
                         if const { ASK } {
-                            V::prefetch_far(row.wrapping_add(AHEAD));
+                            V::prefetch_far(row.wrapping_add(AHEAD).cast());
                         }
-                        acc[r][u] = V::load(row).mul_add(x, acc[r][u]);
+                        acc[r][u] = E::load::<V>(row).mul_add(x, acc[r][u]);
                     }
                 }
                 p += step;
@@ -151,7 +170,7 @@ unsafe fn inner<V: Vector, const R: usize, const U: usize, const ASK: bool>(
                 let len = V::LANES.min(end - p);
                 let x = V::load_first(x.add(p), len);
                 for r in 0..R {
-                    acc[r][0] = V::load_first(a.add(r * stride + p), len).mul_add(x, acc[r][0]);
+                    acc[r][0] = E::load_first::<V>(a.add(r * stride + p), len).mul_add(x, acc[r][0]);
                 }
                 p += V::LANES;
             }
@@ -266,7 +285,7 @@ unsafe fn add_rows<V: Vector, const R: usize, const ASK: bool>(
             for r in 0..R {
                 let row = a.add(r * stride + j);
                 if ASK {
-                    V::prefetch_far(row.wrapping_add(AHEAD));
+                    V::prefetch_far(row.wrapping_add(AHEAD).cast());
                 }
                 sum = factors[r].mul_add(V::load(row), sum);
             }

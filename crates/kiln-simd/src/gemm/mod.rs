@@ -19,10 +19,11 @@ mod matrix;
 mod matvec;
 mod pack;
 mod packed;
+mod stored;
 mod tile;
 
 use kiln_ir::op::{Matmul, MatmulExtents, Matvec};
-use kiln_ir::{DataMut, Error, Operand, Result, Shape};
+use kiln_ir::{DType, Data, DataMut, Error, Operand, Result, Shape};
 
 pub use packed::PackedB;
 pub(crate) use {
@@ -33,15 +34,24 @@ pub(crate) use {
 };
 
 use crate::Isa;
+use crate::cast::as_f32;
 use crate::scratch::Workspace;
-use crate::simd::{Execute, Simd, f32s};
+use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
 
 impl Execute for Matmul {
+    const READS_STORED: bool = true;
+
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let shapes = [0, 1].map(|i| inputs[i].shape());
         let e = self.extents(&shapes[0], &shapes[1])?;
-        let (a, b, c) = (f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        let c = outputs[0].f32();
+        let (mut wide_a, mut wide_b) = (Vec::new(), Vec::new());
+        let a = as_f32(simd, inputs[0].data(), &mut wide_a)?;
+        if !self.transpose_a && self.transpose_b && (e.batch == 1 || e.shared_b) && !c.is_empty() && e.k > 0 {
+            return rows(simd, a, inputs[1].data(), (e.batch * e.m, e.k, e.n), &mut wide_b, c);
+        }
+        let b = as_f32(simd, inputs[1].data(), &mut wide_b)?;
         if e.batch == 1 {
             matmul(simd, *self, e, &|_| [0, 0], a, b, c);
         } else {
@@ -53,12 +63,21 @@ impl Execute for Matmul {
 }
 
 impl Execute for Matvec {
+    const READS_STORED: bool = true;
+
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let &[rows, columns] = inputs[0].shape().dims() else { return Ok(()) };
-        let (a, x, y) = (f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
-        let m = matvec::Matvec { a: a.as_ptr(), rows, columns, x: x.as_ptr(), y: y.as_mut_ptr() };
+        let (mut wide_a, mut wide_x) = (Vec::new(), Vec::new());
+        let (a, x) = (inputs[0].data(), as_f32(simd, inputs[1].data(), &mut wide_x)?);
+        let y = outputs[0].f32();
+        if !self.transpose {
+            stored::matvec(simd, a, [rows, columns], x, y);
+            return Ok(());
+        }
+        let a = as_f32(simd, a, &mut wide_a)?.as_ptr();
+        let m = matvec::Matvec { a, rows, columns, x: x.as_ptr(), y: y.as_mut_ptr() };
         // SAFETY: the shape rule has checked the extents; y is borrowed for writing.
-        unsafe { m.run(simd.isa(), simd.threads(), self.transpose) };
+        unsafe { m.run_transposed(simd.isa(), simd.threads()) };
         Ok(())
     }
 }
@@ -139,7 +158,7 @@ unsafe fn product(
             let results = m * n;
             let (rows, columns) = if in_rows { (results, k) } else { (k, results) };
             let v = matvec::Matvec { a: matrix.as_ptr(), rows, columns, x: x.as_ptr(), y: c };
-            return v.run(isa, threads, !in_rows);
+            return if in_rows { v.run(isa, threads) } else { v.run_transposed(isa, threads) };
         }
         if op.transpose_b && !op.transpose_a && m <= driver::SKINNY && k >= dots::LEAST_K {
             let (a, b) = (a.as_ptr(), b.as_ptr());
@@ -171,6 +190,23 @@ unsafe fn product(
         };
         gemm.run(isa, threads);
     }
+}
+
+/// `c = a bᵀ` for extents `(m, k, n)`, none of them zero, and a `b` of floats. `wide` is memory for a `b` that has to be cast.
+pub(crate) fn rows(
+    simd: &Simd,
+    a: &[f32],
+    b: Data<'_>,
+    extents: (usize, usize, usize),
+    wide: &mut Vec<f32>,
+    c: &mut [f32],
+) -> Result<()> {
+    if b.dtype() != DType::F32 && stored::takes(extents.2) {
+        stored::product(simd, extents, a, b, c);
+    } else {
+        run_slices(simd, Matmul { transpose_a: false, transpose_b: true }, a, as_f32(simd, b, wide)?, extents, c);
+    }
+    Ok(())
 }
 
 /// Computes a product if the slices have the lengths for its extents `(m, k, n)`. Returns whether it did.

@@ -1,5 +1,7 @@
 use std::arch::x86_64::*;
 
+use half::{bf16, f16};
+
 use super::{MAX_LANES, Vector};
 use crate::array::from_fn;
 
@@ -45,6 +47,19 @@ impl Vector for Avx2 {
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the caller's contract; the load is unaligned.
         Self(unsafe { _mm256_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: the caller's contract; every processor with this set that is taken has F16C.
+        Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self {
+        // SAFETY: the caller's contract. The bits of bf16 are the upper half of those of f32.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        }
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {

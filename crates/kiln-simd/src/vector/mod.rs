@@ -13,6 +13,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bytes;
+mod halves;
 mod isa;
 mod lanewise;
 #[cfg(target_arch = "aarch64")]
@@ -28,6 +29,7 @@ mod sse2;
 mod words;
 
 pub(crate) use bytes::{ByteKernel, Bytes, dispatch_bytes, element, signed_sub_block};
+pub(crate) use halves::{Stored, narrow_to_halves, widen_halves};
 pub(crate) use isa::by_isa;
 pub(crate) use lanewise::{Lanewise, Pair};
 pub(crate) use plain::{PlainKernel, dispatch_plain};
@@ -35,6 +37,7 @@ pub(crate) use plain::{PlainKernel, dispatch_plain};
 pub(crate) use words::{PIECE, WordKernel, WordLimits, Words, dispatch_words};
 
 use crate::array::Each;
+use half::{bf16, f16};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// `LANES` f32 numbers and the operations of one instruction set on them.
@@ -70,6 +73,36 @@ pub(crate) trait Vector:
     /// # Safety
     /// The instruction set is available; `p` is readable for `n` f32.
     unsafe fn load_first(p: *const f32, n: usize) -> Self;
+    /// Loads f16, cast to f32.
+    ///
+    /// # Safety
+    /// The instruction set is available; `p` is readable for `LANES` elements.
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        let mut wide = [0.0f32; MAX_LANES];
+        // SAFETY: the caller's contract; the array holds a vector.
+        unsafe {
+            for (i, wide) in wide.iter_mut().enumerate().take(Self::LANES) {
+                *wide = kiln_ir::quant::half(p.add(i).read_unaligned().to_bits().to_le_bytes());
+            }
+            Self::load(wide.as_ptr())
+        }
+    }
+    /// Loads bf16, cast to f32.
+    ///
+    /// # Safety
+    /// As for [`Vector::load_f16`].
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self {
+        let mut wide = [0.0f32; MAX_LANES];
+        // SAFETY: the caller's contract; the array holds a vector.
+        unsafe {
+            for (i, wide) in wide.iter_mut().enumerate().take(Self::LANES) {
+                *wide = f32::from_bits(u32::from(p.add(i).read_unaligned().to_bits()) << 16);
+            }
+            Self::load(wide.as_ptr())
+        }
+    }
     /// The first `n <= LANES` lanes from memory, `fill` beyond. Memory beyond them is not accessed.
     ///
     /// # Safety
