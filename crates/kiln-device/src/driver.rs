@@ -258,6 +258,23 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         waiting: Waiting,
     ) -> Result<()>;
 
+    /// Runs several programs of this device in this order, each as [`Driver::run`] does, and then copies regions to the host. By
+    /// default each program is a submission, and one more copies all regions.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::run`].
+    async fn run_all(
+        &self,
+        programs: &mut [(&mut Self::Program, Option<&RegionOf<Self>>)],
+        reads: &mut [Read<'_, Self::Memory>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        for (program, faults) in programs {
+            self.run(program, *faults, &mut [], waiting).await?;
+        }
+        self.read(reads, waiting).await
+    }
+
     /// Submits a program to each device of a group, without waiting for any of them. None of the devices may have to finish before
     /// another has been given its work: they wait for one another. By default each program is submitted as a whole.
     ///

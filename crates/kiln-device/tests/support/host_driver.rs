@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use kiln_device::waiting::Waiting;
@@ -206,6 +206,12 @@ pub(crate) struct HostResults(Vec<Region<HostMemory>>);
 /// The failures to come, and the work that is queued.
 #[derive(Default)]
 struct State {
+    /// How many submissions of programs may still pass the gate; any number if it is open.
+    gate: Option<usize>,
+    /// Submissions that wait at the gate.
+    at_gate: usize,
+    /// The error of submissions of several programs.
+    fails_together: Option<fn() -> Error>,
     queue: VecDeque<Box<dyn FnOnce() + Send>>,
     lost: Option<String>,
     /// Submissions until the device is lost.
@@ -231,6 +237,7 @@ struct Inner {
     used: Arc<AtomicU64>,
     limit: AtomicU64,
     state: Mutex<State>,
+    gate_changed: Condvar,
 }
 
 /// An open device.
@@ -277,6 +284,7 @@ impl HostDevice {
             used: Arc::default(),
             limit: options.memory.into(),
             state: Mutex::default(),
+            gate_changed: Condvar::new(),
             options,
         }))
     }
@@ -378,15 +386,49 @@ impl HostDevice {
         }
     }
 
-    fn submit_program(&self, program: &HostProgram, faults: Option<&Region<HostMemory>>) -> Result<()> {
-        let faults = faults.map(|region| Span::of(region, 0, region.bytes())).transpose()?;
-        let steps = program.0.clone();
-        self.0.shared.counters.submitted(1, steps.len());
+    /// Lets this many submissions of programs pass, and all others wait. `None` lets all pass.
+    pub(crate) fn set_gate(&self, passing: Option<usize>) {
+        lock(&self.0.state).gate = passing;
+        self.0.gate_changed.notify_all();
+    }
+
+    /// Waits until this many submissions wait at the gate.
+    pub(crate) fn await_at_gate(&self, submissions: usize) {
+        let state = lock(&self.0.state);
+        let others = |state: &mut State| state.at_gate != submissions;
+        drop(self.0.gate_changed.wait_while(state, others).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Lets submissions of several programs fail, or no longer.
+    pub(crate) fn fail_together(&self, error: Option<fn() -> Error>) {
+        lock(&self.0.state).fails_together = error;
+    }
+
+    fn pass_gate(&self) {
+        let mut state = lock(&self.0.state);
+        state.at_gate += 1;
+        self.0.gate_changed.notify_all();
+        let closed = |state: &mut State| state.gate == Some(0);
+        state = self.0.gate_changed.wait_while(state, closed).unwrap_or_else(PoisonError::into_inner);
+        state.gate = state.gate.map(|passing| passing - 1);
+        state.at_gate -= 1;
+        self.0.gate_changed.notify_all();
+    }
+
+    /// Submits programs together.
+    fn submit_programs(&self, programs: &[(&HostProgram, Option<&Region<HostMemory>>)]) -> Result<()> {
+        let faults = programs.iter().filter_map(|(_, faults)| faults.map(|region| Span::of(region, 0, region.bytes())));
+        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let programs: Vec<_> = programs.iter().map(|(program, _)| program.0.clone()).collect();
+        self.pass_gate();
+        let fails = lock(&self.0.state).fails_together.filter(|_| programs.len() > 1);
+        if let Some(error) = fails {
+            return Err(error());
+        }
+        self.0.shared.counters.submitted(1, programs.iter().map(|steps| steps.len()).sum());
         self.submit(move || {
-            if let Some(faults) = faults {
-                faults.write(&vec![0xff; faults.len]);
-            }
-            steps.iter().for_each(BoundStep::run);
+            faults.iter().for_each(|faults| faults.write(&vec![0xff; faults.len]));
+            programs.iter().flat_map(|steps| steps.iter()).for_each(BoundStep::run);
         })
     }
 
@@ -580,12 +622,23 @@ impl Driver for HostDevice {
         reads: &mut [Read<'_, HostMemory>],
         waiting: Waiting,
     ) -> Result<()> {
-        self.submit_program(program, faults)?;
+        self.submit_programs(&[(program, faults)])?;
+        self.read(reads, waiting).await
+    }
+
+    async fn run_all(
+        &self,
+        programs: &mut [(&mut HostProgram, Option<&RegionOf<Self>>)],
+        reads: &mut [Read<'_, HostMemory>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        let programs: Vec<_> = programs.iter().map(|(program, faults)| (&**program, *faults)).collect();
+        self.submit_programs(&programs)?;
         self.read(reads, waiting).await
     }
 
     async fn repeat(&self, program: &mut HostProgram, faults: Option<&RegionOf<Self>>, times: usize) -> Result<()> {
-        (0..times).try_for_each(|_| self.submit_program(program, faults))
+        (0..times).try_for_each(|_| self.submit_programs(&[(program, faults)]))
     }
 
     async fn read(&self, reads: &mut [Read<'_, HostMemory>], waiting: Waiting) -> Result<()> {

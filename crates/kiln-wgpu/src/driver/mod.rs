@@ -161,7 +161,17 @@ impl Driver for GpuDevice {
         reads: &mut [Read<'_, wgpu::Buffer>],
         waiting: Waiting,
     ) -> Result<()> {
-        program::run(self, Some((program, faults)), reads, waiting).await
+        program::run(self, &[(program, faults)], reads, waiting).await
+    }
+
+    async fn run_all(
+        &self,
+        programs: &mut [(&mut Program, Option<&Region>)],
+        reads: &mut [Read<'_, wgpu::Buffer>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        let programs: Vec<_> = programs.iter().map(|(program, faults)| (&**program, *faults)).collect();
+        program::run(self, &programs, reads, waiting).await
     }
 
     async fn repeat(&self, program: &mut Program, faults: Option<&Region>, times: usize) -> Result<()> {
@@ -170,7 +180,7 @@ impl Driver for GpuDevice {
     }
 
     async fn read(&self, reads: &mut [Read<'_, wgpu::Buffer>], waiting: Waiting) -> Result<()> {
-        program::run(self, None, reads, waiting).await
+        program::run(self, &[], reads, waiting).await
     }
 
     async fn wait(&self, waiting: Waiting) -> Result<()> {
