@@ -33,7 +33,7 @@ struct State<D: Driver> {
 /// A call in the queue, and what its thread waits for.
 #[derive(Debug)]
 struct Waiter<D: Driver> {
-    call: Call<D>,
+    call: Box<Call<D>>,
     next: Signal<Next<D>>,
 }
 
@@ -50,7 +50,7 @@ enum Next<D: Driver> {
 #[derive(Debug)]
 pub(crate) enum Submitted<D: Driver> {
     /// It has run; faults of its data are in it.
-    Done(Call<D>),
+    Done(Box<Call<D>>),
     /// The submission failed for a reason that may be another call's. The caller runs its call alone.
     Refused,
 }
@@ -111,7 +111,7 @@ impl<D: Driver> SubmissionQueue<D> {
     pub(crate) fn submit(&self, device: &D, call: Call<D>) -> Result<Submitted<D>> {
         let next = Signal::new();
         let mut state = self.state();
-        state.waiting.push_back(Waiter { call, next: next.clone() });
+        state.waiting.push_back(Waiter { call: Box::new(call), next: next.clone() });
         let waits = std::mem::replace(&mut state.is_in_use, true);
         drop(state);
         if waits && let Next::Return(submitted) = block_on(next) {
@@ -128,7 +128,7 @@ impl<D: Driver> SubmissionQueue<D> {
             let count = state.waiting.len().min(MOST_CALLS);
             Together(state.waiting.drain(..count).collect())
         };
-        let mut calls: Vec<&mut Call<D>> = together.0.iter_mut().map(|waiter| &mut waiter.call).collect();
+        let mut calls: Vec<&mut Call<D>> = together.0.iter_mut().map(|waiter| &mut *waiter.call).collect();
         let ran = block_on(Call::run_all(device, &mut calls, Waiting::Here));
         let mut own = Ok(Submitted::Refused);
         for (position, Waiter { call, next }) in std::mem::take(&mut together.0).into_iter().enumerate() {
