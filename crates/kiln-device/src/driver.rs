@@ -125,6 +125,24 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The errors of `work` and of the device.
     async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T>;
 
+    /// [`Driver::scoped`] for work with all devices of a [`Group`](crate::Group): what any of them reports about it is an error. By
+    /// default only the errors that `work` returns are, which suits drivers whose calls return all of theirs.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::scoped`].
+    async fn scoped_together<T>(
+        devices: &[Self],
+        what: &str,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        devices.iter().try_for_each(Self::check_alive)?;
+        match devices.first() {
+            Some(first) => first.scoped(what, bytes, work).await,
+            None => work(),
+        }
+    }
+
     /// Allocates device memory; its contents are undefined.
     ///
     /// # Errors

@@ -2,12 +2,13 @@
 //!
 //! Work is queued and runs in order of submission when a caller waits for it, as late as a real device may run it. Tests make
 //! the device fail: it can run out of memory, be lost, or refuse a kernel. It panics where the device layer breaks its part of
-//! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input.
+//! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input, an
+//! error outside of `scoped`, memory that was not allocated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -91,6 +92,8 @@ pub(crate) struct HostTarget {
 #[derive(Debug)]
 struct Bytes {
     size: usize,
+    /// Whether the device reported late that it could not be allocated.
+    is_missing: AtomicBool,
     data: Mutex<Vec<u8>>,
 }
 
@@ -138,6 +141,7 @@ impl Span {
     }
 
     fn read(&self, to: &mut [u8]) {
+        assert!(!self.bytes.is_missing.load(Ordering::SeqCst), "memory that was not allocated is read");
         to.copy_from_slice(&self.bytes.lock()[self.offset..][..self.len]);
     }
 
@@ -218,6 +222,8 @@ struct State {
     lost_in: Option<u64>,
     /// Bytes that `scoped` reports as not allocated.
     late_error: Option<u64>,
+    /// Calls of `scoped` whose work runs.
+    scopes: usize,
     /// The name of a kernel that does not compile.
     refused: Option<&'static str>,
     compiled: HashSet<String>,
@@ -494,16 +500,28 @@ impl Driver for HostDevice {
         self.0.options.view_alignment
     }
 
-    async fn scoped<T>(&self, _: &str, _: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.check_alive()?;
+    async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        Self::scoped_together(std::slice::from_ref(self), what, bytes, work).await
+    }
+
+    async fn scoped_together<T>(devices: &[Self], _: &str, _: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        devices.iter().try_for_each(Self::check_alive)?;
+        devices.iter().for_each(|device| lock(&device.0.state).scopes += 1);
         let result = work();
-        let late = lock(&self.0.state).late_error.take();
-        self.suspend_if(self.0.options.suspends).await;
-        self.check_alive()?;
+        let mut late = None;
+        for device in devices {
+            let mut state = lock(&device.0.state);
+            state.scopes -= 1;
+            late = late.or(state.late_error.take());
+        }
+        for device in devices {
+            device.suspend_if(device.0.options.suspends).await;
+        }
+        devices.iter().try_for_each(Self::check_alive)?;
         if let Some(bytes) = late {
             // Memory that was not allocated must not be reused, so the result returns to the pool first.
             drop(result);
-            self.trim();
+            devices.iter().for_each(Self::trim);
             return Err(Error::OutOfMemory { bytes: bytes as usize });
         }
         result
@@ -517,14 +535,17 @@ impl Driver for HostDevice {
         }
         let used = self.0.used.fetch_add(bytes, Ordering::SeqCst) + bytes;
         // Already counted: dropping it subtracts its size, also on failure.
-        let data = Arc::new(Bytes { size: bytes as usize, data: Mutex::default() });
+        let data = Arc::new(Bytes { size: bytes as usize, is_missing: AtomicBool::new(false), data: Mutex::default() });
         let memory = HostMemory { bytes: data, size: bytes, used: self.0.used.clone() };
         let fails = self.allocation_fails();
         if fails || used > self.0.limit.load(Ordering::SeqCst) {
             if !self.0.options.late_errors {
                 return Err(Error::OutOfMemory { bytes: bytes as usize });
             }
-            _ = lock(&self.0.state).late_error.get_or_insert(bytes);
+            let mut state = lock(&self.0.state);
+            assert!(state.scopes > 0, "{}: an error that no scope catches", self.0.name);
+            state.late_error.get_or_insert(bytes);
+            memory.bytes.is_missing.store(true, Ordering::SeqCst);
         }
         lock(&self.0.state).allocations += 1;
         self.0.shared.counters.storage_buffers.add(1);

@@ -102,6 +102,15 @@ impl Driver for GpuDevice {
         self.scoped_work(what, bytes, work).await
     }
 
+    async fn scoped_together<T>(
+        devices: &[Self],
+        what: &str,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        GpuDevice::scoped_together(devices, what, bytes, work).await
+    }
+
     fn allocate(&self, bytes: u64) -> Result<wgpu::Buffer> {
         self.allocate_buffer(bytes)
     }
