@@ -16,7 +16,7 @@ use kiln_device::{DevicePool, Driver, PoolBatch, PoolTensor};
 
 /// Inputs that the batches take in turn.
 const INPUTS: usize = 8;
-/// Measurements of each pool, of which the median counts.
+/// Number of measurements of each pool. Their median is printed.
 const ROUNDS: usize = 5;
 
 #[derive(Debug, Clone, Copy)]

@@ -421,6 +421,10 @@ impl HostDevice {
         self.0.gate_changed.notify_all();
     }
 
+    fn submit_program(&self, program: &HostProgram, faults: Option<&Region<HostMemory>>) -> Result<()> {
+        self.submit_programs(&[(program, faults)])
+    }
+
     /// Submits programs together.
     fn submit_programs(&self, programs: &[(&HostProgram, Option<&Region<HostMemory>>)]) -> Result<()> {
         let faults = programs.iter().filter_map(|(_, faults)| faults.map(|region| Span::of(region, 0, region.bytes())));
@@ -643,7 +647,7 @@ impl Driver for HostDevice {
         reads: &mut [Read<'_, HostMemory>],
         waiting: Waiting,
     ) -> Result<()> {
-        self.submit_programs(&[(program, faults)])?;
+        self.submit_program(program, faults)?;
         self.read(reads, waiting).await
     }
 
@@ -659,7 +663,7 @@ impl Driver for HostDevice {
     }
 
     async fn repeat(&self, program: &mut HostProgram, faults: Option<&RegionOf<Self>>, times: usize) -> Result<()> {
-        (0..times).try_for_each(|_| self.submit_programs(&[(program, faults)]))
+        (0..times).try_for_each(|_| self.submit_program(program, faults))
     }
 
     async fn read(&self, reads: &mut [Read<'_, HostMemory>], waiting: Waiting) -> Result<()> {
