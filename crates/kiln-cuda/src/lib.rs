@@ -45,6 +45,10 @@ pub type CudaBackend = kiln_device::Backend<CudaDevice>;
 pub type CudaCommandBatch = kiln_device::Batch<CudaDevice>;
 /// Several NVIDIA GPUs, and work shared among them.
 pub type CudaDevicePool = kiln_device::DevicePool<CudaDevice>;
+/// Operations recorded once that run on any NVIDIA GPU of a pool.
+pub type CudaPoolBatch = kiln_device::PoolBatch<CudaDevice>;
+/// A tensor that each NVIDIA GPU of a pool has in its memory.
+pub type CudaPoolTensor = kiln_device::PoolTensor<CudaDevice>;
 /// Named weights on an NVIDIA GPU, and their products with data of the host.
 pub type CudaMatmulCache = kiln_device::MatmulCache<CudaDevice>;
 /// An operation on tensors of an NVIDIA GPU, ready to run.

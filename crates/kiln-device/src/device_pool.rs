@@ -1,30 +1,54 @@
 //! Several devices, and work shared among them.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_ir::op::{Op, Reduce, check};
+use kiln_ir::op::{Cost, Op, Reduce, check, types_of};
 use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
 
 use crate::cut::{self, Cut, Join, split};
+use crate::driver::is_same;
+use crate::executable::{Call, Executable};
+use crate::ready::{Ready, ReadyOperations};
+use crate::submission_queue::{SubmissionQueue, Submitted};
+use crate::tensor::write;
+use crate::turns::Turns;
 use crate::waiting::{Waiting, block_on};
-use crate::{Backend, Batch, Driver};
+use crate::{Backend, Batch, Driver, Plan};
 
 /// Bytes of operands and results below which work is not shared: transferring this many takes some hundreds of
 /// microseconds, many times the launch on another device.
 const SHARED_FROM: u64 = 8 << 20;
+/// Bytes of operands and results up to which work is small: the host copies them in less time than a submission takes.
+const SMALL_UP_TO: u64 = 256 << 10;
+/// Floating-point operations, or bytes of its own memory, for which a device takes about as long as for the transfer of one byte.
+const FLOPS_A_BYTE: u64 = 64;
+/// Callers whose work that is not small a device has at once: one uploads, one computes, one downloads.
+const AT_ONCE: usize = 3;
 
-/// Several devices, and work shared among them. The operations are the methods of [`Operations`].
+/// Several devices, and work shared among them. The operations are the methods of [`Operations`]; [`PoolBatch`](crate::PoolBatch)
+/// records several of them. Cloning it is cheap and gives the same pool.
 ///
-/// An operation that is large is cut into as many parts as there are devices where these do not depend on one another:
-/// element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and
-/// stacks of products, what is done with each row. Any other goes to the device with the least in flight; so does a batch,
-/// with [`DevicePool::batch`]. A device that is lost gets no more work, and an operation that it was lost in is done
-/// again by the others.
+/// - An operation that is large is cut into as many parts as there are devices if these do not depend on one another:
+///   element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and
+///   stacks of products, what is done with each row.
+/// - Any other operation, and each run of a batch, goes to the device with the least work in flight.
+/// - Small work of several threads that waits for the same device is submitted together: the threads whose work came while the
+///   device was in use share the next submission. Other work of up to three callers is on a device at once.
+/// - Callers are served in the order in which they came. One that comes back is served after those who wait already.
+/// - A device that is lost gets no more work, and what it was lost in is done again by the others. The error is that of the last
+///   device once all are lost.
 #[derive(Debug)]
 pub struct DevicePool<D: Driver> {
-    members: Vec<Member<D>>,
+    members: Arc<[Member<D>]>,
+}
+
+impl<D: Driver> Clone for DevicePool<D> {
+    fn clone(&self) -> Self {
+        Self { members: self.members.clone() }
+    }
 }
 
 /// A device and its load.
@@ -34,12 +58,77 @@ struct Member<D: Driver> {
     backend: Backend<D>,
     /// The work in flight, in bytes or operations, whichever is more.
     load: AtomicU64,
+    queue: SubmissionQueue<D>,
+    /// Compiled operations for the queue.
+    queued: ReadyOperations<Executable<D>>,
+    turns: Turns,
 }
 
 impl<D: Driver> Member<D> {
+    fn new(device: D) -> Self {
+        Self {
+            backend: Backend::on(device.clone()),
+            device,
+            load: AtomicU64::new(0),
+            queue: SubmissionQueue::new(),
+            queued: ReadyOperations::default(),
+            turns: Turns::new(AT_ONCE),
+        }
+    }
+
     fn lend(&self, work: u64) -> Lent<'_, D> {
         self.load.fetch_add(work, Ordering::Relaxed);
         Lent { member: self, work }
+    }
+
+    /// Runs an operation when it is the caller's turn.
+    fn run_in_turn(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let _turn = self.turns.take();
+        self.backend.run_into(op, inputs, outputs)
+    }
+
+    /// Runs a small operation: at once if no other small one uses the device, else in a submission with those that wait.
+    fn run_small(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let Some(_in_use) = self.queue.try_use() {
+            return self.backend.run_into(op, inputs, outputs);
+        }
+        match self.run_queued(op, inputs, outputs) {
+            Ok(true) => Ok(()),
+            Err(error @ (Error::DeviceLost { .. } | Error::Index { .. })) => Err(error),
+            // Alone it succeeds, or fails for a reason of its own.
+            Ok(false) | Err(_) => {
+                self.queued.clear();
+                self.backend.run_into(op, inputs, outputs)
+            }
+        }
+    }
+
+    /// Runs an operation in a submission with others that wait. `false` if it has to run alone.
+    fn run_queued(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<bool> {
+        let (device, types) = (&self.device, types_of(inputs));
+        device.check_alive()?;
+        let ready = match self.queued.take(op, &types) {
+            Some(ready) => ready,
+            None => {
+                let (inputs, plan) = Plan::of_operation(op, &types, device.target())?;
+                let executable = block_on(Executable::new(device, plan, &HashMap::new()))?;
+                Ready { op: *op, types: types.to_vec(), inputs, executable }
+            }
+        };
+        let upload = || {
+            let mut regions = ready.inputs.iter().zip(inputs);
+            regions.try_for_each(|(&id, input)| match ready.executable.input(id) {
+                Some(region) => write(device, region, input.data().as_bytes()),
+                None => Ok(()),
+            })
+        };
+        let bytes = inputs.iter().map(|input| input.ty().bytes() as u64).sum();
+        block_on(device.scoped("an upload", bytes, upload))?;
+        let call = Call::new(ready.executable, outputs.iter().map(DataMut::bytes));
+        let Submitted::Done(call) = self.queue.submit(device, call)? else { return Ok(false) };
+        let (executable, done) = call.finish(outputs);
+        self.queued.keep(Ready { executable, ..ready }, D::MOST_READY_BYTES, Executable::bytes);
+        done.map(|()| true)
     }
 }
 
@@ -55,12 +144,35 @@ impl<D: Driver> Lent<'_, D> {
     pub fn device(&self) -> &D {
         &self.member.device
     }
+
+    /// Does work when it is the caller's turn. Small work is given the queue if other small work uses the device: it may submit
+    /// itself together with what waits there.
+    pub(crate) fn in_turn<T>(&self, is_small: bool, work: impl FnOnce(Option<&SubmissionQueue<D>>) -> T) -> T {
+        let Member { queue, turns, .. } = self.member;
+        if !is_small {
+            let _turn = turns.take();
+            return work(None);
+        }
+        let in_use = queue.try_use();
+        work(in_use.is_none().then_some(queue))
+    }
 }
 
 impl<D: Driver> Drop for Lent<'_, D> {
     fn drop(&mut self) {
         self.member.load.fetch_sub(self.work, Ordering::Relaxed);
     }
+}
+
+/// The work of operations as bytes that take as long to transfer, if their operands and results are transferred.
+pub(crate) fn work_of(cost: &Cost) -> u64 {
+    cost.bytes().max(cost.flops / FLOPS_A_BYTE)
+}
+
+/// Whether a device is done with so little work that a submission of its own is most of the time. `transferred` bytes come from the host
+/// or go there; a device reads and writes its own memory as much faster as it computes.
+pub(crate) fn is_small(cost: &Cost, transferred: u64) -> bool {
+    transferred.max(cost.bytes().max(cost.flops) / FLOPS_A_BYTE) <= SMALL_UP_TO
 }
 
 impl<D: Driver> DevicePool<D> {
@@ -91,8 +203,7 @@ impl<D: Driver> DevicePool<D> {
                 reason: "no device is named, at least 1 is needed".into(),
             });
         }
-        let member = |device: D| Member { backend: Backend::on(device.clone()), device, load: AtomicU64::new(0) };
-        Ok(Self { members: devices.into_iter().map(member).collect() })
+        Ok(Self { members: devices.into_iter().map(Member::new).collect() })
     }
 
     /// The devices, lost ones among them.
@@ -105,12 +216,37 @@ impl<D: Driver> DevicePool<D> {
     /// # Errors
     /// [`Error::DeviceLost`] when all are lost.
     pub fn least_loaded(&self, work: u64) -> Result<Lent<'_, D>> {
-        let least = self.alive().min_by_key(|member| member.load.load(Ordering::Relaxed));
-        let Some(member) = least else {
-            self.members[0].device.check_alive()?;
-            return Err(Error::Unavailable { what: "a device".into(), reason: "the pool has none".into() });
-        };
-        Ok(member.lend(work))
+        self.least_loaded_of(work, |_| true).map(|(_, lent)| lent)
+    }
+
+    /// The device with the least in flight among those at positions that are allowed, and its position. At least one is.
+    pub(crate) fn least_loaded_of(&self, work: u64, allowed: impl Fn(usize) -> bool) -> Result<(usize, Lent<'_, D>)> {
+        let allowed = || self.members.iter().enumerate().filter(|(position, _)| allowed(*position));
+        loop {
+            let alive = allowed().filter(|(_, member)| member.device.check_alive().is_ok());
+            let loads = alive.map(|(position, member)| (member.load.load(Ordering::Relaxed), position));
+            let Some((load, position)) = loads.min() else {
+                allowed().try_for_each(|(_, member)| member.device.check_alive())?;
+                return Err(Error::Unavailable { what: "a device".into(), reason: "the pool has none".into() });
+            };
+            let member = &self.members[position];
+            // Otherwise threads that come together would all choose the same device.
+            let unchanged =
+                member.load.compare_exchange(load, load.wrapping_add(work), Ordering::Relaxed, Ordering::Relaxed);
+            if unchanged.is_ok() {
+                return Ok((position, Lent { member, work }));
+            }
+        }
+    }
+
+    /// Number of calls that wait for a device, of all threads.
+    pub fn waiting(&self) -> usize {
+        self.members.iter().map(|member| member.queue.waiting() + member.turns.waiting()).sum()
+    }
+
+    /// The position of a device, if it belongs to the pool.
+    pub(crate) fn position(&self, device: &D) -> Option<usize> {
+        self.members.iter().position(|member| is_same(&member.device, device))
     }
 
     /// A batch on the device with the least in flight. It adds `work` to that until what is lent is dropped: bytes or
@@ -150,7 +286,7 @@ impl<D: Driver> DevicePool<D> {
                     left -= to - from;
                     parts.push((cut.part(inputs, from, to)?, out));
                 }
-                on_each(alive, parts, |member, (part, mut out)| member.backend.run_into(op, &part, &mut out)).map(drop)
+                on_each(alive, parts, |member, (part, mut out)| member.run_in_turn(op, &part, &mut out)).map(drop)
             }
             Join::Reduced { part: op, again, divisor } => {
                 let reduced = Self::partial(alive, &op, inputs, cut)?;
@@ -180,7 +316,10 @@ impl<D: Driver> DevicePool<D> {
     fn partial(alive: &[&Member<D>], op: &Op, inputs: &[Operand<'_>], cut: &Cut) -> Result<Vec<Buffer>> {
         let parts = ranges(cut.rows, alive.len()).map(|(from, to)| cut.part(inputs, from, to));
         let parts = parts.collect::<Result<Vec<_>>>()?;
-        let results = on_each(alive, parts, |member, part| member.backend.run(op, &part))?;
+        let results = on_each(alive, parts, |member, part| {
+            let _turn = member.turns.take();
+            member.backend.run(op, &part)
+        })?;
         Ok(results.into_iter().flatten().collect())
     }
 }
@@ -247,9 +386,8 @@ impl<D: Driver> Operations for DevicePool<D> {
         check(op, inputs, outputs)?;
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         let cost = op.cost(&types)?;
-        let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;
-        let work = cost.bytes().max(cost.flops);
-        let cut = if large { cut::cut(op, &types) } else { None };
+        let work = work_of(&cost);
+        let cut = if work >= SHARED_FROM { cut::cut(op, &types) } else { None };
         loop {
             let alive: Vec<&Member<D>> = self.alive().collect();
             let done = match &cut {
@@ -258,7 +396,13 @@ impl<D: Driver> Operations for DevicePool<D> {
                         alive.iter().map(|member| member.lend(work / alive.len() as u64)).collect();
                     Self::share(&alive, op, inputs, outputs, cut)
                 }
-                _ => self.least_loaded(work)?.member.backend.run_into(op, inputs, outputs),
+                _ => {
+                    let lent = self.least_loaded(work)?;
+                    match is_small(&cost, cost.bytes()) {
+                        true => lent.member.run_small(op, inputs, outputs),
+                        false => lent.member.run_in_turn(op, inputs, outputs),
+                    }
+                }
             };
             match done {
                 // The remaining devices write the whole result again.

@@ -125,6 +125,24 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The errors of `work` and of the device.
     async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T>;
 
+    /// [`Driver::scoped`] for work with all devices of a [`Group`](crate::Group): what any of them reports about it is an error. By
+    /// default only the errors that `work` returns are, which suits drivers whose calls return all of theirs.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::scoped`].
+    async fn scoped_together<T>(
+        devices: &[Self],
+        what: &str,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        devices.iter().try_for_each(Self::check_alive)?;
+        match devices.first() {
+            Some(first) => first.scoped(what, bytes, work).await,
+            None => work(),
+        }
+    }
+
     /// Allocates device memory; its contents are undefined.
     ///
     /// # Errors
@@ -257,6 +275,23 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         reads: &mut [Read<'_, Self::Memory>],
         waiting: Waiting,
     ) -> Result<()>;
+
+    /// Runs several programs of this device in this order, each as [`Driver::run`] does, and then copies regions to the host. By
+    /// default each program is a submission, and one more copies all regions.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::run`].
+    async fn run_all(
+        &self,
+        programs: &mut [(&mut Self::Program, Option<&RegionOf<Self>>)],
+        reads: &mut [Read<'_, Self::Memory>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        for (program, faults) in programs {
+            self.run(program, *faults, &mut [], waiting).await?;
+        }
+        self.read(reads, waiting).await
+    }
 
     /// Submits a program to each device of a group, without waiting for any of them. None of the devices may have to finish before
     /// another has been given its work: they wait for one another. By default each program is submitted as a whole.

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_ir::DataMut;
 use kiln_ir::graph::TensorId;
 use kiln_ir::{Error, Result};
 
@@ -72,7 +74,7 @@ impl<D: Driver> Executable<D> {
     /// # Errors
     /// [`Error::Index`] for faults in the data, [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
     pub async fn run(&mut self, reads: Vec<(usize, &mut [u8])>, waiting: Waiting) -> Result<()> {
-        let mut words = vec![0xff; D::FAULT_STRIDE as usize * self.faults.len()];
+        let mut words = self.words();
         let mut all = Vec::with_capacity(reads.len() + 1);
         if let Some(from) = &self.memory.faults {
             all.push(Read { from: from.clone(), to: &mut words });
@@ -85,6 +87,11 @@ impl<D: Driver> Executable<D> {
         drop(all);
         self.has_run = true;
         Fault::first(&self.faults, &words, D::FAULT_STRIDE, D::FAULT_POSITION).map_or(Ok(()), Err)
+    }
+
+    /// The words of its faults on the host, as they are before it runs.
+    fn words(&self) -> Vec<u8> {
+        vec![0xff; D::FAULT_STRIDE as usize * self.faults.len()]
     }
 
     /// Runs the plan this many times. Neither waits nor reports faults.
@@ -113,5 +120,52 @@ impl<D: Driver> Executable<D> {
         }
         self.device.check_alive()?;
         self.device.times(&self.program, waiting).await
+    }
+}
+
+/// One execution of a plan that is submitted together with others, and memory of the host for what it returns.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Debug)]
+pub(crate) struct Call<D: Driver> {
+    executable: Executable<D>,
+    results: Vec<Vec<u8>>,
+    words: Vec<u8>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl<D: Driver> Call<D> {
+    /// A call that has not run. `sizes` are the bytes of the wanted tensors, in the requested order.
+    pub(crate) fn new(executable: Executable<D>, sizes: impl Iterator<Item = usize>) -> Self {
+        let words = executable.words();
+        Self { results: sizes.map(|bytes| vec![0; bytes]).collect(), words, executable }
+    }
+
+    /// Runs calls of one device, and copies their results to the host, in one submission if the driver can.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`]. Faults of the data are no error here.
+    pub(crate) async fn run_all(device: &D, calls: &mut [&mut Self], waiting: Waiting) -> Result<()> {
+        let (mut programs, mut reads) = (Vec::with_capacity(calls.len()), Vec::new());
+        for Self { executable, results, words } in calls.iter_mut().map(|call| &mut **call) {
+            let faults = executable.memory.faults.as_ref();
+            if let Some(from) = faults {
+                reads.push(Read { from: from.clone(), to: &mut words[..] });
+            }
+            let of_results = executable.results.iter().zip(results);
+            reads.extend(of_results.map(|(from, to)| Read { from: from.clone(), to: &mut to[..] }));
+            executable.has_run = true;
+            programs.push((&mut executable.program, faults));
+        }
+        device.run_all(&mut programs, &mut reads, waiting).await
+    }
+
+    /// Copies the results to slices of the same sizes, unless the data are at fault, and returns the executable.
+    pub(crate) fn finish(self, outputs: &mut [DataMut<'_>]) -> (Executable<D>, Result<()>) {
+        let Self { executable, results, words } = self;
+        let fault = Fault::first(&executable.faults, &words, D::FAULT_STRIDE, D::FAULT_POSITION);
+        if fault.is_none() {
+            outputs.iter_mut().zip(&results).for_each(|(to, from)| to.as_bytes().copy_from_slice(from));
+        }
+        (executable, fault.map_or(Ok(()), Err))
     }
 }

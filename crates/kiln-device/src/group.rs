@@ -148,7 +148,8 @@ impl<D: Driver> Group<D> {
                 sums.iter_mut().zip(&part).for_each(|(sum, x)| *sum += x);
             }
         }
-        self.write(to, Data::F32(&sums).as_bytes())
+        let sums = Data::F32(&sums).as_bytes();
+        self.scoped("a sum over devices", sums.len() as u64, || self.write(to, sums)).await
     }
 }
 
@@ -236,11 +237,12 @@ impl<D: Driver> Driver for Group<D> {
     }
 
     async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let done = self.0.target.first.scoped(what, bytes, work).await?;
-        for device in &self.0.devices[1..] {
-            device.scoped(what, bytes, || Ok(())).await?;
+        let done = D::scoped_together(&self.0.devices, what, bytes, work).await;
+        if matches!(done, Err(Error::OutOfMemory { .. })) {
+            // The pool of the group may hold what a device reported late as not allocated.
+            crate::bodies::trim(self);
         }
-        Ok(done)
+        done
     }
 
     fn allocate(&self, bytes: u64) -> Result<GroupMemory<D>> {

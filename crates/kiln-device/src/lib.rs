@@ -6,6 +6,7 @@
 //! | [`memory`] | the pool, regions of allocations |
 //! | `executable`, `prepared`, `batch`, `backend`, `tensor`, `state` | what runs, and what users hold |
 //! | `group` | several devices that work as one |
+//! | `device_pool`, `pool_batch`, `submission_queue`, `turns` | several devices that share work, and how callers share a device |
 //! | [`waiting`] | blocking and asynchronous forms of one body |
 //! | [`host_copy`], [`store`] | copies by several threads; files of compiled code |
 //! | `cut` | operations cut into parts that do not depend on one another |
@@ -32,6 +33,8 @@ pub mod lower;
 mod matmul_cache;
 pub mod memory;
 pub mod plan;
+#[cfg(not(target_arch = "wasm32"))]
+mod pool_batch;
 mod prepared;
 mod profile;
 mod ready;
@@ -39,7 +42,11 @@ mod runner;
 mod state;
 mod statistics;
 pub mod store;
+#[cfg(not(target_arch = "wasm32"))]
+mod submission_queue;
 mod tensor;
+#[cfg(not(target_arch = "wasm32"))]
+mod turns;
 pub mod waiting;
 
 pub use backend::Backend;
@@ -54,6 +61,8 @@ pub use lower::{Lower, Lowering, Value};
 pub use matmul_cache::MatmulCache;
 pub use memory::{MemoryUse, Region, size_class};
 pub use plan::{Bindings, Fault, Location, Plan};
+#[cfg(not(target_arch = "wasm32"))]
+pub use pool_batch::{PoolBatch, PoolTensor};
 pub use prepared::Prepared;
 pub use profile::{KernelTime, Profile};
 pub use runner::GraphRunner;

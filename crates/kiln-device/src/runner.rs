@@ -7,12 +7,18 @@ use kiln_ir::op::check_outputs;
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
 
 use crate::driver::{Driver, RegionOf};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::executable::Call;
 use crate::executable::Executable;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::state::State;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::submission_queue::{SubmissionQueue, Submitted};
 use crate::tensor::{Tensor, read_many, take, write};
 use crate::waiting::Waiting;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::waiting::block_on;
 
 /// Maximum number of sets of wanted tensors whose executables are cached.
 const MOST_READY: usize = 4;
@@ -286,8 +292,20 @@ impl<D: Driver> GraphRunner<D> {
         waiting: Waiting,
     ) -> Result<()> {
         check_outputs("run_into", &types(graph, wanted)?, outputs)?;
+        self.compute_into(graph, wanted, outputs, true, waiting).await
+    }
+
+    /// [`GraphRunner::execute_into`] for outputs that were checked. New executables have results that the host maps only if `mapped`.
+    pub(crate) async fn compute_into(
+        &mut self,
+        graph: &Graph,
+        wanted: &[TensorId],
+        outputs: &mut [DataMut<'_>],
+        mapped: bool,
+        waiting: Waiting,
+    ) -> Result<()> {
         self.begin();
-        let mut ready = self.take_ready(graph, wanted, true).await?;
+        let mut ready = self.take_ready(graph, wanted, mapped).await?;
         let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(DataMut::as_bytes).collect();
         match &ready.host_results {
             Some(results) => {
@@ -298,6 +316,30 @@ impl<D: Driver> GraphRunner<D> {
         }
         self.end(ready);
         Ok(())
+    }
+
+    /// Computes these tensors in a submission with other calls that wait in the queue, and reads them into slices, which were checked.
+    /// `false` if they have to be computed in a submission of their own. No execution has results that the host maps.
+    ///
+    /// # Errors
+    /// The errors of [`GraphRunner::execute_into`].
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn execute_queued(
+        &mut self,
+        graph: &Graph,
+        wanted: &[TensorId],
+        outputs: &mut [DataMut<'_>],
+        queue: &SubmissionQueue<D>,
+    ) -> Result<bool> {
+        self.begin();
+        let ready = block_on(self.take_ready(graph, wanted, false))?;
+        let Ready { first, wanted, writes, executable, .. } = ready;
+        let call = Call::new(executable, outputs.iter().map(DataMut::bytes));
+        let Submitted::Done(call) = queue.submit(&self.device, call)? else { return Ok(false) };
+        let (executable, done) = call.finish(outputs);
+        done?;
+        self.end(Ready { first, wanted, writes, executable, host_results: None, is_last: false, is_shared: false });
+        Ok(true)
     }
 
     /// Computes these tensors and reads them.

@@ -219,6 +219,41 @@ fn memory_is_taken_on_every_device_and_given_back() {
     assert_eq!(allocated(), [0, 0]);
 }
 
+/// Each allocation of each device fails, and all later ones, as drivers report it: at once, or later to the scope that it was made in.
+#[test]
+fn a_device_without_memory_is_an_error_of_the_group() {
+    for (late_errors, suspends) in [(false, false), (true, false), (true, true)] {
+        for device in 0..3 {
+            let mut n = 0;
+            loop {
+                let options = HostOptions { late_errors, suspends, ..HostOptions::default() };
+                let devices: Vec<HostDevice> = (0..3).map(|_| HostDevice::new(options.clone())).collect();
+                let group = Group::new(devices.clone()).unwrap();
+                devices[device].fail_allocation(Some(n), true);
+                let run = || {
+                    let x = parts(&group, &[vec![1.0, 2.0], vec![4.0, 8.0], vec![16.0, 32.0]], &[2])?;
+                    let mut batch = Batch::new(group.clone());
+                    let (x, ones) = (batch.import(&x)?, batch.upload(&[1.0; 2], &[2])?);
+                    let sum = batch.record(AllReduce, &[x])?;
+                    let sum = batch.add(sum, ones)?;
+                    batch.execute(&[sum])?;
+                    batch.read(sum)
+                };
+                let whole = Ok(vec![22.0, 43.0]);
+                let found = run();
+                devices[device].fail_allocation(None, false);
+                assert_eq!(run(), whole, "after allocation {n} of device {device}");
+                if found == whole {
+                    break;
+                }
+                assert!(matches!(found, Err(Error::OutOfMemory { .. })), "allocation {n}: {found:?}");
+                n += 1;
+            }
+            assert!(n >= 3, "{n} allocations of device {device}");
+        }
+    }
+}
+
 #[test]
 fn groups_are_opened_by_choices_and_named_after_their_devices() {
     let choice = |name: &str| HostChoice { name: name.to_owned(), ..HostChoice::default() };

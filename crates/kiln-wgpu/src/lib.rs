@@ -43,6 +43,12 @@ pub type GpuCommandBatch = kiln_device::Batch<GpuDevice>;
 /// Several GPUs, and work shared among them.
 #[cfg(not(target_arch = "wasm32"))]
 pub type GpuDevicePool = kiln_device::DevicePool<GpuDevice>;
+/// Operations recorded once that run on any GPU of a pool.
+#[cfg(not(target_arch = "wasm32"))]
+pub type GpuPoolBatch = kiln_device::PoolBatch<GpuDevice>;
+/// A tensor that each GPU of a pool has in its memory.
+#[cfg(not(target_arch = "wasm32"))]
+pub type GpuPoolTensor = kiln_device::PoolTensor<GpuDevice>;
 /// Named weights on a GPU, and their products with data of the host.
 pub type GpuMatmulCache = kiln_device::MatmulCache<GpuDevice>;
 /// An operation on tensors of a GPU, ready to run.

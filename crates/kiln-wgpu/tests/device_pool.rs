@@ -2,9 +2,10 @@
 
 mod support;
 
+use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Reduce, Reduction, TopK};
-use kiln_ir::{Buffer, Error, Operand, Operations, Record};
-use kiln_wgpu::{GpuBackend, GpuDevicePool};
+use kiln_ir::{Buffer, Data, Error, Operand, Operations, Record, Result, Shape, TensorType};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuDevicePool, GpuPoolBatch, GpuPoolTensor};
 
 fn values(n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919) % 1009) as f32 / 512.0 - 1.0).collect()
@@ -129,4 +130,113 @@ fn what_a_device_was_lost_in_is_done_again_by_the_others() {
 #[test]
 fn a_pool_of_no_device_is_refused() {
     assert!(matches!(GpuDevicePool::with(&[]), Err(Error::Parameter { .. })));
+}
+
+#[test]
+fn small_work_of_several_threads_is_fewer_submissions() {
+    let Some(device) = support::device() else { return };
+    let pool = GpuDevicePool::of(vec![device.clone()]).unwrap();
+    let (threads, calls) = (8, 60);
+    let table = values(64);
+    let before = device.statistics();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (pool, table) = (&pool, &table);
+            scope.spawn(move || {
+                for round in 0..calls {
+                    let x = (thread * calls + round) as f32;
+                    match thread % 4 {
+                        0 => assert_eq!(pool.add(&[x; 5], &[1.0; 5]).unwrap(), [x + 1.0; 5]),
+                        1 => assert_eq!(pool.sum(&[x, 1.0, 2.0]).unwrap(), x + 3.0),
+                        2 => assert_eq!(pool.matmul(&[x, 1.0], &[1.0, 2.0], 1, 2, 1).unwrap(), [x + 2.0]),
+                        _ => {
+                            let rows = [round as u32 % 32, 7];
+                            let row = |row: u32| &table[2 * row as usize..][..2];
+                            assert_eq!(pool.gather(table, 2, &rows).unwrap(), [row(rows[0]), row(rows[1])].concat());
+                            let outside = pool.gather(table, 2, &[3, 32]);
+                            assert!(matches!(outside, Err(Error::Index { position: 1, index: 32, .. })), "{outside:?}");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let spent = device.statistics() - before;
+    let work = (threads * calls + threads / 4 * calls) as u64;
+    assert!(spent.dispatches >= work && spent.submissions < work, "{work} operations: {spent}");
+    println!("{work} operations: {spent}");
+}
+
+/// A layer of 64 x 96 with softmax: its batch, its input and its result.
+fn layer(pool: &GpuDevicePool, weights: &GpuPoolTensor) -> Result<(GpuPoolBatch, TensorId, TensorId)> {
+    let mut batch = GpuPoolBatch::new(pool);
+    let x = batch.input(TensorType::f32(Shape::new(&[16, 64])?));
+    let w = batch.import(weights)?;
+    let y = batch.matmul(x, w)?;
+    let y = batch.relu(y)?;
+    let y = batch.softmax(y)?;
+    Ok((batch, x, y))
+}
+
+/// What such a layer gives on one device.
+fn alone(device: &GpuDevice, weights: &[f32], x: &[f32]) -> Vec<f32> {
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let (x, w) = (batch.upload(x, &[16, 64]).unwrap(), batch.upload(weights, &[64, 96]).unwrap());
+    let y = batch.matmul(x, w).unwrap();
+    let y = batch.relu(y).unwrap();
+    let y = batch.softmax(y).unwrap();
+    batch.run(&[y]).unwrap()[0].as_data().f32().to_vec()
+}
+
+#[test]
+fn batches_of_several_threads_give_the_bits_of_one_device() {
+    let (Some(one), Some(two)) = (support::device(), support::device()) else { return };
+    let (inputs, w) = (values(16 * 64 + 20), values(64 * 96));
+    let expected: Vec<Vec<f32>> = (0..20).map(|from| alone(&one, &w, &inputs[from..][..16 * 64])).collect();
+    let pool = GpuDevicePool::of(vec![one.clone(), two.clone()]).unwrap();
+    let weights = pool.upload(&Operand::f32(&w, &[64, 96]).unwrap()).unwrap();
+    let before = [one.statistics().dispatches, two.statistics().dispatches];
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let (mut batch, x, y) = layer(&pool, &weights).unwrap();
+                batch.prepare(&[y]).unwrap();
+                for (from, expected) in expected.iter().enumerate() {
+                    let given = [(x, Data::F32(&inputs[from..][..16 * 64]))];
+                    assert!(batch.run_with(&given, &[y]).unwrap()[0].as_data().f32() == expected, "input {from}");
+                }
+            });
+        }
+    });
+    let after = [one.statistics().dispatches, two.statistics().dispatches];
+    assert!(before[0] < after[0] && before[1] < after[1], "both took part");
+}
+
+#[test]
+fn batches_that_a_device_is_lost_in_are_repeated() {
+    let (inputs, w) = (values(16 * 64), values(64 * 96));
+    for microseconds in [0, 300, 1000, 3000, 9000, 20000] {
+        let (Some(one), Some(two)) = (support::device(), support::device()) else { return };
+        let expected = alone(&two, &w, &inputs);
+        let pool = GpuDevicePool::of(vec![one.clone(), two.clone()]).unwrap();
+        let weights = pool.upload(&Operand::f32(&w, &[64, 96]).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let (mut batch, x, y) = layer(&pool, &weights).unwrap();
+                    for round in 0..20 {
+                        let found = batch.run_with(&[(x, Data::F32(&inputs))], &[y]);
+                        let found = found.unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+                        assert!(found[0].as_data().f32() == expected, "lost after {microseconds} us, round {round}");
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_micros(microseconds));
+            one.destroy();
+        });
+        two.destroy();
+        let (mut batch, x, y) = layer(&pool, &weights).unwrap();
+        let lost = batch.run_with(&[(x, Data::F32(&inputs))], &[y]);
+        assert!(matches!(lost, Err(Error::DeviceLost { .. })), "{lost:?}");
+    }
 }

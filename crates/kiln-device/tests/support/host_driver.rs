@@ -2,13 +2,14 @@
 //!
 //! Work is queued and runs in order of submission when a caller waits for it, as late as a real device may run it. Tests make
 //! the device fail: it can run out of memory, be lost, or refuse a kernel. It panics where the device layer breaks its part of
-//! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input.
+//! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input, an
+//! error outside of `scoped`, memory that was not allocated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use kiln_device::waiting::Waiting;
@@ -91,6 +92,8 @@ pub(crate) struct HostTarget {
 #[derive(Debug)]
 struct Bytes {
     size: usize,
+    /// Whether the device reported late that it could not be allocated.
+    is_missing: AtomicBool,
     data: Mutex<Vec<u8>>,
 }
 
@@ -138,6 +141,7 @@ impl Span {
     }
 
     fn read(&self, to: &mut [u8]) {
+        assert!(!self.bytes.is_missing.load(Ordering::SeqCst), "memory that was not allocated is read");
         to.copy_from_slice(&self.bytes.lock()[self.offset..][..self.len]);
     }
 
@@ -206,12 +210,20 @@ pub(crate) struct HostResults(Vec<Region<HostMemory>>);
 /// The failures to come, and the work that is queued.
 #[derive(Default)]
 struct State {
+    /// How many submissions of programs may still pass the gate; any number if it is open.
+    gate: Option<usize>,
+    /// Submissions that wait at the gate.
+    at_gate: usize,
+    /// The error of submissions of several programs.
+    fails_together: Option<fn() -> Error>,
     queue: VecDeque<Box<dyn FnOnce() + Send>>,
     lost: Option<String>,
     /// Submissions until the device is lost.
     lost_in: Option<u64>,
     /// Bytes that `scoped` reports as not allocated.
     late_error: Option<u64>,
+    /// Calls of `scoped` whose work runs.
+    scopes: usize,
     /// The name of a kernel that does not compile.
     refused: Option<&'static str>,
     compiled: HashSet<String>,
@@ -231,6 +243,7 @@ struct Inner {
     used: Arc<AtomicU64>,
     limit: AtomicU64,
     state: Mutex<State>,
+    gate_changed: Condvar,
 }
 
 /// An open device.
@@ -277,6 +290,7 @@ impl HostDevice {
             used: Arc::default(),
             limit: options.memory.into(),
             state: Mutex::default(),
+            gate_changed: Condvar::new(),
             options,
         }))
     }
@@ -378,15 +392,53 @@ impl HostDevice {
         }
     }
 
+    /// Lets this many submissions of programs pass, and all others wait. `None` lets all pass.
+    pub(crate) fn set_gate(&self, passing: Option<usize>) {
+        lock(&self.0.state).gate = passing;
+        self.0.gate_changed.notify_all();
+    }
+
+    /// Waits until this many submissions wait at the gate.
+    pub(crate) fn await_at_gate(&self, submissions: usize) {
+        let state = lock(&self.0.state);
+        let others = |state: &mut State| state.at_gate != submissions;
+        drop(self.0.gate_changed.wait_while(state, others).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Lets submissions of several programs fail, or no longer.
+    pub(crate) fn fail_together(&self, error: Option<fn() -> Error>) {
+        lock(&self.0.state).fails_together = error;
+    }
+
+    fn pass_gate(&self) {
+        let mut state = lock(&self.0.state);
+        state.at_gate += 1;
+        self.0.gate_changed.notify_all();
+        let closed = |state: &mut State| state.gate == Some(0);
+        state = self.0.gate_changed.wait_while(state, closed).unwrap_or_else(PoisonError::into_inner);
+        state.gate = state.gate.map(|passing| passing - 1);
+        state.at_gate -= 1;
+        self.0.gate_changed.notify_all();
+    }
+
     fn submit_program(&self, program: &HostProgram, faults: Option<&Region<HostMemory>>) -> Result<()> {
-        let faults = faults.map(|region| Span::of(region, 0, region.bytes())).transpose()?;
-        let steps = program.0.clone();
-        self.0.shared.counters.submitted(1, steps.len());
+        self.submit_programs(&[(program, faults)])
+    }
+
+    /// Submits programs together.
+    fn submit_programs(&self, programs: &[(&HostProgram, Option<&Region<HostMemory>>)]) -> Result<()> {
+        let faults = programs.iter().filter_map(|(_, faults)| faults.map(|region| Span::of(region, 0, region.bytes())));
+        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let programs: Vec<_> = programs.iter().map(|(program, _)| program.0.clone()).collect();
+        self.pass_gate();
+        let fails = lock(&self.0.state).fails_together.filter(|_| programs.len() > 1);
+        if let Some(error) = fails {
+            return Err(error());
+        }
+        self.0.shared.counters.submitted(1, programs.iter().map(|steps| steps.len()).sum());
         self.submit(move || {
-            if let Some(faults) = faults {
-                faults.write(&vec![0xff; faults.len]);
-            }
-            steps.iter().for_each(BoundStep::run);
+            faults.iter().for_each(|faults| faults.write(&vec![0xff; faults.len]));
+            programs.iter().flat_map(|steps| steps.iter()).for_each(BoundStep::run);
         })
     }
 
@@ -452,16 +504,28 @@ impl Driver for HostDevice {
         self.0.options.view_alignment
     }
 
-    async fn scoped<T>(&self, _: &str, _: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.check_alive()?;
+    async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        Self::scoped_together(std::slice::from_ref(self), what, bytes, work).await
+    }
+
+    async fn scoped_together<T>(devices: &[Self], _: &str, _: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        devices.iter().try_for_each(Self::check_alive)?;
+        devices.iter().for_each(|device| lock(&device.0.state).scopes += 1);
         let result = work();
-        let late = lock(&self.0.state).late_error.take();
-        self.suspend_if(self.0.options.suspends).await;
-        self.check_alive()?;
+        let mut late = None;
+        for device in devices {
+            let mut state = lock(&device.0.state);
+            state.scopes -= 1;
+            late = late.or(state.late_error.take());
+        }
+        for device in devices {
+            device.suspend_if(device.0.options.suspends).await;
+        }
+        devices.iter().try_for_each(Self::check_alive)?;
         if let Some(bytes) = late {
             // Memory that was not allocated must not be reused, so the result returns to the pool first.
             drop(result);
-            self.trim();
+            devices.iter().for_each(Self::trim);
             return Err(Error::OutOfMemory { bytes: bytes as usize });
         }
         result
@@ -475,14 +539,17 @@ impl Driver for HostDevice {
         }
         let used = self.0.used.fetch_add(bytes, Ordering::SeqCst) + bytes;
         // Already counted: dropping it subtracts its size, also on failure.
-        let data = Arc::new(Bytes { size: bytes as usize, data: Mutex::default() });
+        let data = Arc::new(Bytes { size: bytes as usize, is_missing: AtomicBool::new(false), data: Mutex::default() });
         let memory = HostMemory { bytes: data, size: bytes, used: self.0.used.clone() };
         let fails = self.allocation_fails();
         if fails || used > self.0.limit.load(Ordering::SeqCst) {
             if !self.0.options.late_errors {
                 return Err(Error::OutOfMemory { bytes: bytes as usize });
             }
-            _ = lock(&self.0.state).late_error.get_or_insert(bytes);
+            let mut state = lock(&self.0.state);
+            assert!(state.scopes > 0, "{}: an error that no scope catches", self.0.name);
+            state.late_error.get_or_insert(bytes);
+            memory.bytes.is_missing.store(true, Ordering::SeqCst);
         }
         lock(&self.0.state).allocations += 1;
         self.0.shared.counters.storage_buffers.add(1);
@@ -581,6 +648,17 @@ impl Driver for HostDevice {
         waiting: Waiting,
     ) -> Result<()> {
         self.submit_program(program, faults)?;
+        self.read(reads, waiting).await
+    }
+
+    async fn run_all(
+        &self,
+        programs: &mut [(&mut HostProgram, Option<&RegionOf<Self>>)],
+        reads: &mut [Read<'_, HostMemory>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        let programs: Vec<_> = programs.iter().map(|(program, faults)| (&**program, *faults)).collect();
+        self.submit_programs(&programs)?;
         self.read(reads, waiting).await
     }
 

@@ -196,26 +196,58 @@ impl GpuDevice {
     /// Runs `work` and turns what the device reports about it into an error.
     pub(crate) async fn scoped_work<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.still_open()?;
-        let (result, validation, memory, internal) = {
-            let device = &self.inner.device;
-            let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
-            let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-            let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let (result, reports) = {
+            let scopes = Scopes::push(&self.inner.device);
             let result = work();
-            // Innermost first; popping takes effect at once.
-            (result, validation.pop(), memory.pop(), internal.pop())
+            (result, scopes.pop())
         };
-        let (validation, memory, internal) = (validation.await, memory.await, internal.await);
-        self.still_open()?;
-        let Some(error) = translated(what, &self.inner.info.name, bytes, [memory, validation, internal]) else {
-            return result;
-        };
+        let Err(error) = self.reported(what, bytes, reports).await else { return result };
         // Buffers that the device could not allocate return to the pool, from which they are removed.
         drop(result);
+        self.trim_after(&error);
+        Err(error)
+    }
+
+    /// [`GpuDevice::scoped_work`] with several devices: what any of them reports is an error.
+    pub(super) async fn scoped_together<T>(
+        devices: &[Self],
+        what: &str,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        devices.iter().try_for_each(Self::still_open)?;
+        let (result, reports) = {
+            let scopes: Vec<_> = devices.iter().map(|device| Scopes::push(&device.inner.device)).collect();
+            let result = work();
+            (result, scopes.into_iter().map(Scopes::pop).collect::<Vec<_>>())
+        };
+        let mut failed = None;
+        for (device, reports) in devices.iter().zip(reports) {
+            failed = failed.or(device.reported(what, bytes, reports).await.err());
+        }
+        let Some(error) = failed else { return result };
+        drop(result);
+        devices.iter().for_each(|device| device.trim_after(&error));
+        Err(error)
+    }
+
+    /// The error in what the device reported within scopes.
+    async fn reported(
+        &self,
+        what: &str,
+        bytes: u64,
+        [validation, memory, internal]: [impl Future<Output = Option<wgpu::Error>>; 3],
+    ) -> Result<()> {
+        let (validation, memory, internal) = (validation.await, memory.await, internal.await);
+        self.still_open()?;
+        translated(what, &self.inner.info.name, bytes, [memory, validation, internal]).map_or(Ok(()), Err)
+    }
+
+    /// Returns unused buffers to the driver after a lack of memory.
+    fn trim_after(&self, error: &Error) {
         if matches!(error, Error::OutOfMemory { .. }) {
             self.trim();
         }
-        Err(error)
     }
 
     /// Maps a buffer for reading, after all earlier submissions are done.
@@ -261,6 +293,27 @@ impl GpuDevice {
     /// The browser delivers finished work by itself.
     #[cfg(target_arch = "wasm32")]
     fn drive(&self, _: Waiting) {}
+}
+
+/// Scopes of a device that catch its errors of each kind.
+struct Scopes {
+    validation: wgpu::ErrorScopeGuard,
+    memory: wgpu::ErrorScopeGuard,
+    internal: wgpu::ErrorScopeGuard,
+}
+
+impl Scopes {
+    fn push(device: &wgpu::Device) -> Self {
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        Self { validation, memory, internal }
+    }
+
+    /// Ends the scopes at once, the innermost first. The futures are what they caught, in the order of the fields.
+    fn pop(self) -> [impl Future<Output = Option<wgpu::Error>>; 3] {
+        [self.validation.pop(), self.memory.pop(), self.internal.pop()]
+    }
 }
 
 /// How long to poll before blocking: being woken by the driver takes longer, above all on virtual machines.
@@ -344,6 +397,35 @@ pub(super) mod tests {
         assert!(matches!(&refused, Err(Error::Driver { what, .. }) if what == "a copy"), "{refused:?}");
         let x = device.upload(&Operand::vector(&[1.0])).unwrap();
         assert_eq!(x.read().unwrap().as_data().f32(), [1.0]);
+    }
+
+    #[test]
+    fn an_error_of_any_device_of_a_group_reaches_the_caller() {
+        for failing in 0..2 {
+            let (Some(one), Some(two)) = (device(), device()) else { return };
+            let devices = [one, two];
+            let raw = &devices[failing].inner.device;
+            let report = || {
+                // Buffers must not have a usage of no kind.
+                let usage = wgpu::BufferUsages::empty();
+                Ok(raw.create_buffer(&wgpu::BufferDescriptor {
+                    label: None,
+                    size: 64,
+                    usage,
+                    mapped_at_creation: false,
+                }))
+            };
+            let refused = block_on(GpuDevice::scoped_together(&devices, "a group", 0, report));
+            assert!(matches!(&refused, Err(Error::Driver { what, .. }) if what == "a group"), "{failing}: {refused:?}");
+            assert_eq!(block_on(GpuDevice::scoped_together(&devices, "a group", 0, || Ok(7))), Ok(7));
+            for device in &devices {
+                let x = device.upload(&Operand::vector(&[1.0])).unwrap();
+                assert_eq!(x.read().unwrap().as_data().f32(), [1.0]);
+            }
+            devices[failing].destroy();
+            let lost = block_on(GpuDevice::scoped_together(&devices, "a group", 0, || Ok(())));
+            assert!(matches!(lost, Err(Error::DeviceLost { .. })), "{lost:?}");
+        }
     }
 
     #[test]

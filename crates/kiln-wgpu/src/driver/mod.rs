@@ -102,6 +102,15 @@ impl Driver for GpuDevice {
         self.scoped_work(what, bytes, work).await
     }
 
+    async fn scoped_together<T>(
+        devices: &[Self],
+        what: &str,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        GpuDevice::scoped_together(devices, what, bytes, work).await
+    }
+
     fn allocate(&self, bytes: u64) -> Result<wgpu::Buffer> {
         self.allocate_buffer(bytes)
     }
@@ -161,7 +170,17 @@ impl Driver for GpuDevice {
         reads: &mut [Read<'_, wgpu::Buffer>],
         waiting: Waiting,
     ) -> Result<()> {
-        program::run(self, Some((program, faults)), reads, waiting).await
+        program::run(self, &[(program, faults)], reads, waiting).await
+    }
+
+    async fn run_all(
+        &self,
+        programs: &mut [(&mut Program, Option<&Region>)],
+        reads: &mut [Read<'_, wgpu::Buffer>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        let programs: Vec<_> = programs.iter().map(|(program, faults)| (&**program, *faults)).collect();
+        program::run(self, &programs, reads, waiting).await
     }
 
     async fn repeat(&self, program: &mut Program, faults: Option<&Region>, times: usize) -> Result<()> {
@@ -170,7 +189,7 @@ impl Driver for GpuDevice {
     }
 
     async fn read(&self, reads: &mut [Read<'_, wgpu::Buffer>], waiting: Waiting) -> Result<()> {
-        program::run(self, None, reads, waiting).await
+        program::run(self, &[], reads, waiting).await
     }
 
     async fn wait(&self, waiting: Waiting) -> Result<()> {

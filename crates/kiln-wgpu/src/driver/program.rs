@@ -46,36 +46,9 @@ impl Program {
         Ok(Self { steps, timestamps })
     }
 
-    /// Submits the program, with the copies to the host in its last command buffer.
-    fn submit_with(&self, device: &GpuDevice, faults: Option<&Region>, copies: Option<Copies<'_>>) -> Result<()> {
-        let inner = &device.inner;
-        if let Some(words) = faults {
-            inner.write(words, &vec![0xff; words.bytes() as usize])?;
-        }
-        let encoder = || inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        let mut pieces = self.steps.chunks(DISPATCHES_A_SUBMISSION).enumerate().peekable();
-        let mut last = encoder();
-        while let Some((number, piece)) = pieces.next() {
-            match &self.timestamps {
-                Some(timestamps) => encode_timed(&mut last, piece, number * DISPATCHES_A_SUBMISSION, timestamps),
-                None => encode(&mut last, piece),
-            }
-            if pieces.peek().is_some() {
-                inner.submit(std::mem::replace(&mut last, encoder()).finish());
-            }
-        }
-        if let Some(copies) = copies {
-            copies.encode(&mut last)?;
-        }
-        inner.submit(last.finish());
-        let submissions = self.steps.len().div_ceil(DISPATCHES_A_SUBMISSION).max(1);
-        inner.shared.counters.submitted(submissions, self.steps.len());
-        Ok(())
-    }
-
     /// Submits the program.
     pub(super) fn submit(&self, device: &GpuDevice, faults: Option<&Region>) -> Result<()> {
-        self.submit_with(device, faults, None)
+        submit_with(device, &[(self, faults)], None)
     }
 
     /// The time of each kernel of the last run.
@@ -88,27 +61,61 @@ impl Program {
     }
 }
 
-/// Submits a program, if there is one, and copies regions to the host, with one submission and one mapping, or as few
-/// as the largest buffer of the device allows.
+/// A program and the words of its faults.
+pub(super) type Submitted<'p> = (&'p Program, Option<&'p Region>);
+
+/// Submits programs one after the other, with the copies to the host in their last command buffer.
+fn submit_with(device: &GpuDevice, programs: &[Submitted<'_>], copies: Option<Copies<'_>>) -> Result<()> {
+    let inner = &device.inner;
+    for words in programs.iter().filter_map(|(_, faults)| *faults) {
+        inner.write(words, &vec![0xff; words.bytes() as usize])?;
+    }
+    let encoder = || inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut last = encoder();
+    let (mut encoded, mut submissions, mut dispatches) = (0, 1, 0);
+    for (program, _) in programs {
+        for (number, piece) in program.steps.chunks(DISPATCHES_A_SUBMISSION).enumerate() {
+            if encoded + piece.len() > DISPATCHES_A_SUBMISSION {
+                inner.submit(std::mem::replace(&mut last, encoder()).finish());
+                submissions += 1;
+                encoded = 0;
+            }
+            match &program.timestamps {
+                Some(timestamps) => encode_timed(&mut last, piece, number * DISPATCHES_A_SUBMISSION, timestamps),
+                None => encode(&mut last, piece),
+            }
+            encoded += piece.len();
+            dispatches += piece.len();
+        }
+    }
+    if let Some(copies) = copies {
+        copies.encode(&mut last)?;
+    }
+    inner.submit(last.finish());
+    inner.shared.counters.submitted(submissions, dispatches);
+    Ok(())
+}
+
+/// Submits programs one after the other, and copies regions to the host, with one submission and one mapping, or as few as the
+/// number of dispatches and the largest buffer of the device allow.
 pub(super) async fn run(
     device: &GpuDevice,
-    program: Option<(&Program, Option<&Region>)>,
+    programs: &[Submitted<'_>],
     reads: Reads<'_, '_>,
     waiting: Waiting,
 ) -> Result<()> {
     let sizes = reads.iter().map(|read| read.to.len() as u64);
     for (number, group) in groups(sizes, device.inner.target.limits.max_buffer_size).iter().enumerate() {
-        let program = program.filter(|_| number == 0);
-        if program.is_none() && group.bytes == 0 {
+        let programs = if number == 0 { programs } else { &[] };
+        if programs.is_empty() && group.bytes == 0 {
             continue;
         }
         let sent = device.scoped_work("a batch", group.bytes, || {
             let to = (group.bytes > 0).then(|| Readback::new(device, group.bytes));
             let copies = to.as_ref().map(|to| Copies { to, group, reads });
-            match (program, copies) {
-                (Some((program, faults)), copies) => program.submit_with(device, faults, copies)?,
-                (None, Some(copies)) => copies.submit(device)?,
-                (None, None) => {}
+            match copies {
+                Some(copies) if programs.is_empty() => copies.submit(device)?,
+                copies => submit_with(device, programs, copies)?,
             }
             Ok(to)
         });
