@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors; `ModelOutline`: the same without the weights |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
@@ -86,6 +86,8 @@ pub use forward_pass::WgslForwardPass;
 pub use forward_pass::{ForwardPass, ForwardShape};
 pub use loading::{Loader, ModelPlan};
 pub use model::Model;
+#[cfg(not(browser_gpu))]
+pub use model::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
 #[cfg(not(browser_gpu))]
 pub use quantize::{Conversion, Quantization, Recipe};

@@ -65,6 +65,57 @@ fn inspect_prints_what_is_there_and_what_cannot_be_used() {
 }
 
 #[test]
+fn inspect_prints_the_plan_of_run() {
+    let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-plan");
+    let model = model.to_str().unwrap();
+    let plan = |options: &[&str]| {
+        let (code, out, errors) = run(&[&["inspect", model], options].concat());
+        assert_eq!((code, &*errors), (0, ""), "{options:?}");
+        let (_, plan) = out.split_once("\nMemory\n").expect("a section");
+        let (plan, problems) = plan.split_once("\n\n").expect("a section after it");
+        assert!(problems.contains("nothing: every tensor"), "{problems}");
+        plan.lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>()
+    };
+    for options in [&["--device", "cpu"][..], &["--ctx", "64", "--device", "cpu", "--cache", "f32"]] {
+        let (code, _, explained) = run(&[&["run", model, "ab", "-n", "1", "--explain"], options].concat());
+        assert_eq!(code, 0, "{explained}");
+        let expected: Vec<&str> = explained.lines().take(3).collect();
+        assert_eq!(plan(options), expected, "{options:?}");
+    }
+    // Two layers with two heads of six keys and as many values, of 16 and of 32 bits; half of the tokens take half of it.
+    let cache = |options: &[&str]| plan(&[options, &["--device", "cpu"]].concat())[1].clone();
+    for (options, expected) in [
+        (&["--ctx", "100"][..], "9600 B"),
+        (&["--ctx", "50"], "4800 B"),
+        (&["--ctx", "100", "--cache", "f32"], "19.2 kB"),
+    ] {
+        assert!(cache(options).contains(expected), "{options:?}: {}", cache(options));
+    }
+    // Without a GPU no limit of its memory says how many layers fit.
+    let limited = plan(&["--device", "cpu", "--device-memory", "8G"]);
+    assert!(limited.len() == 4 && limited[3].contains("no GPU is among the places of the engine"), "{limited:?}");
+    for (options, expected) in [
+        (&["--layers", "1", "--device", "cpu"][..], "no GPU is among the places"),
+        (&["--cache", "f17"], "f17"),
+        (&["--ctx", "0"], "a context of 0 tokens"),
+        (&["--device", "nowhere"], "nowhere"),
+    ] {
+        let (code, _, errors) = run(&[&["inspect", model], options].concat());
+        assert!(code == 1 && errors.contains(expected), "{options:?}: {errors}");
+    }
+    std::fs::remove_file(model).unwrap();
+    // A model that cannot be loaded is no error here: the reason is what kiln cannot use.
+    let mut broken = support::random_model::RandomModel::new(support::random_model::KINDS[0]);
+    broken.tensors.retain(|(name, ..)| name != "blk.1.ffn_up.weight");
+    let broken = broken.save("program-plan-broken");
+    let (code, out, errors) = run(&["inspect", broken.to_str().unwrap(), "--device", "cpu"]);
+    assert_eq!((code, &*errors), (0, ""));
+    assert!(out.contains("\nMemory\n  cannot be planned, see below\n"), "{out}");
+    assert!(out.contains("  the model: ") && out.contains("blk.1.ffn_up.weight"), "{out}");
+    std::fs::remove_file(broken).unwrap();
+}
+
+#[test]
 fn tokenize_prints_tokens() {
     let model = model("tokenize.gguf");
     let (code, out, _) = run(&["tokenize", &model, "ab<s>"]);
