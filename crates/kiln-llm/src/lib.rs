@@ -19,6 +19,7 @@
 //! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `stream` | [`GenerationStream`]: the same as an asynchronous stream |
 //! | `sequences` | [`Sequences`]: several sequences of tokens, one token of each a step |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
@@ -40,7 +41,7 @@
 //! their window is a mask. The program `kiln-llm` runs models, and looks into their files.
 //!
 //! In a page with WebGPU (the feature `gpu-wasm`) nothing can wait: a model comes from [`Loader`], [`Session::sample_async`],
-//! [`Session::logits_async`] and [`Generation::next_async`] take the place of the blocking forms, and what has blocking forms alone is not
+//! [`Session::logits_async`] and [`Session::stream`] take the place of the blocking forms, and what has blocking forms alone is not
 //! there: several sequences, embeddings, scores of texts, [`ForwardPass`] and quantising files.
 //!
 //! Texts are tokenized as they are: they are not brought to a normal form of Unicode, which llama.cpp does not do either. BERT and
@@ -69,6 +70,7 @@ mod quantize;
 mod sampling;
 mod sequences;
 mod session;
+mod stream;
 mod tokenizer;
 mod unicode;
 mod weights;
@@ -96,4 +98,5 @@ pub use sequences::SequenceId;
 #[cfg(not(browser_gpu))]
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
+pub use stream::GenerationStream;
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

@@ -4,9 +4,13 @@
 
 mod support;
 
+use std::task::{Context, Poll, Waker};
+
+use futures_util::StreamExt;
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::{Backend, DType, Engine, EngineBuilder};
 use kiln_llm::{Error, Model, Sampler, SessionOptions};
+use pollster::block_on;
 use support::random_model::{GEMMA2, LLAMA, RandomModel};
 use support::{divided, placed, several};
 
@@ -51,6 +55,37 @@ fn sequences_come_and_go_while_others_go_on() {
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     let Some(engine) = engine() else { return };
     several::sequences_end_and_errors_name_them(&engine);
+}
+
+/// A stream that waits for the GPU is dropped: its token is not in the session, and the next tokens are those without a stop.
+#[test]
+fn dropping_a_stream_cancels_the_token_that_is_computed() {
+    let Some(engine) = engine() else { return };
+    let path = RandomModel::new(LLAMA).save("gpu-stream");
+    let model = Model::load(&engine, &path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let sampler = Sampler { temperature: 1.5, seed: 5, ..Sampler::default() };
+    let [mut session, mut whole] = [(); 2].map(|()| model.session(SessionOptions::default()).unwrap());
+    for session in [&mut session, &mut whole] {
+        session.push(&[1, 6, 7]).unwrap();
+    }
+    let expected: Vec<u32> = whole.generate(&sampler, 6).map(|made| made.unwrap().token).collect();
+    let (mut made, mut cancelled) = (Vec::new(), 0);
+    while made.len() < expected.len() {
+        let mut stream = session.stream(&sampler, 6);
+        // The first poll submits work to the GPU, and rarely finds it done.
+        match stream.poll_next_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => {
+                cancelled += 1;
+                drop(stream);
+                assert_eq!(session.tokens()[3..], made);
+                made.extend(block_on(session.stream(&sampler, 1).next()).map(|made| made.unwrap().token));
+            }
+            Poll::Ready(token) => made.extend(token.map(|made| made.unwrap().token)),
+        }
+    }
+    assert_eq!(made, expected);
+    assert!(cancelled > 0, "no poll was pending");
 }
 
 #[test]

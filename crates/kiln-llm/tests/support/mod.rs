@@ -1,6 +1,7 @@
 //! Vocabularies written by hand.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod chain;
 pub(crate) mod divided;
 pub(crate) mod placed;
 pub(crate) mod random_adapter;
