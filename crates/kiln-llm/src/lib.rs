@@ -24,7 +24,7 @@
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
 //! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |
-//! | `chat` | `ChatTemplate`, `Message` (the feature `chat`): conversations as prompts |
+//! | `chat` | `ChatTemplate`, `Message`, `Reply` (the feature `chat`): conversations as prompts, and what of a reply is the answer |
 //! | `tokenizer` | [`Tokenizer`]: from texts to tokens and back |
 //! | `tokenizer/gguf`, `json` | tokenizers from the metadata of GGUF files, and from `tokenizer.json` |
 //! | `tokenizer/spm`, `bpe`, `wordpiece`, `unigram` | how each kind cuts texts; `merge` is what the first two share |
@@ -78,7 +78,7 @@ mod weights;
 pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
 #[cfg(feature = "chat")]
-pub use chat::{ChatTemplate, Message};
+pub use chat::{Channel, ChatTemplate, Message, Reply};
 pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};

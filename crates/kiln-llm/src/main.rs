@@ -68,7 +68,8 @@ enum Command {
     ///
     /// Each line of standard input is a message; the answer is printed as it is generated. /clear forgets the
     /// conversation, /quit or the end of the input ends it. Ctrl-C stops an answer. Text that spells a special token
-    /// stays text.
+    /// stays text. What gpt-oss thinks before an answer (its channel analysis) is shown on standard error if that is a
+    /// terminal, and is not part of the conversation.
     #[cfg(feature = "chat")]
     #[command(after_help = "Example: kiln-llm chat model.gguf --system 'Answer in one sentence.'")]
     Chat {

@@ -85,6 +85,17 @@ pub(crate) fn bpe() -> Keys {
         .with("eos_token_id", 258u32)
 }
 
+/// The same with the tokens of the format harmony.
+pub(crate) fn harmony() -> Tokenizer {
+    let mut tokens: Vec<String> = (0..=255u8).map(|byte| alphabet(byte).to_string()).collect();
+    tokens.extend(["ab", "\u{120}ab", "<|return|>"].map(String::from));
+    tokens
+        .extend(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "<|call|>"].map(String::from));
+    let mut kinds = vec![NORMAL; 258];
+    kinds.extend([CONTROL; 7]);
+    bpe().with("tokens", tokens).with("token_type", kinds).tokenizer().unwrap()
+}
+
 /// GPT-2's character of a byte, as its own source has it: printable ones first, then the others from 256 on.
 pub(crate) fn alphabet(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
