@@ -196,7 +196,7 @@ fn full(context: usize) -> String {
     format!("the context has room for {context}: /clear forgets the conversation, and a larger --ctx gives more room")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))]
 mod tests {
     use super::*;
 
