@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors; `ModelOutline`: the same without the weights |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
@@ -19,11 +19,12 @@
 //! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `stream` | [`GenerationStream`]: the same as an asynchronous stream |
 //! | `sequences` | [`Sequences`]: several sequences of tokens, one token of each a step |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
 //! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |
-//! | `chat` | `ChatTemplate`, `Message` (the feature `chat`): conversations as prompts |
+//! | `chat` | `ChatTemplate`, `Message`, `Reply` (the feature `chat`): conversations as prompts, and what of a reply is the answer |
 //! | `tokenizer` | [`Tokenizer`]: from texts to tokens and back |
 //! | `tokenizer/gguf`, `json` | tokenizers from the metadata of GGUF files, and from `tokenizer.json` |
 //! | `tokenizer/spm`, `bpe`, `wordpiece`, `unigram` | how each kind cuts texts; `merge` is what the first two share |
@@ -40,7 +41,7 @@
 //! their window is a mask. The program `kiln-llm` runs models, and looks into their files.
 //!
 //! In a page with WebGPU (the feature `gpu-wasm`) nothing can wait: a model comes from [`Loader`], [`Session::sample_async`],
-//! [`Session::logits_async`] and [`Generation::next_async`] take the place of the blocking forms, and what has blocking forms alone is not
+//! [`Session::logits_async`] and [`Session::stream`] take the place of the blocking forms, and what has blocking forms alone is not
 //! there: several sequences, embeddings, scores of texts, [`ForwardPass`] and quantising files.
 //!
 //! Texts are tokenized as they are: they are not brought to a normal form of Unicode, which llama.cpp does not do either. BERT and
@@ -69,6 +70,7 @@ mod quantize;
 mod sampling;
 mod sequences;
 mod session;
+mod stream;
 mod tokenizer;
 mod unicode;
 mod weights;
@@ -76,7 +78,7 @@ mod weights;
 pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
 #[cfg(feature = "chat")]
-pub use chat::{ChatTemplate, Message};
+pub use chat::{Channel, ChatTemplate, Message, Reply};
 pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
@@ -86,6 +88,8 @@ pub use forward_pass::WgslForwardPass;
 pub use forward_pass::{ForwardPass, ForwardShape};
 pub use loading::{Loader, ModelPlan};
 pub use model::Model;
+#[cfg(not(browser_gpu))]
+pub use model::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
 #[cfg(not(browser_gpu))]
 pub use quantize::{Conversion, Quantization, Recipe};
@@ -94,4 +98,5 @@ pub use sequences::SequenceId;
 #[cfg(not(browser_gpu))]
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
+pub use stream::GenerationStream;
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

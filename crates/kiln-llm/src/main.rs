@@ -28,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 use kiln_llm::{EmbeddingOptions, Pooling, Recipe, Tokenizer};
 use program::embed::POOLINGS;
 use program::input::Input;
-use program::options::{DeviceOption, ExecutionOptions, GenerationOptions};
+use program::options::{DeviceOption, ExecutionOptions, GenerationOptions, PlacementOptions};
 
 /// Runs and inspects language models in GGUF files and in folders of safetensors.
 ///
@@ -68,7 +68,8 @@ enum Command {
     ///
     /// Each line of standard input is a message; the answer is printed as it is generated. /clear forgets the
     /// conversation, /quit or the end of the input ends it. Ctrl-C stops an answer. Text that spells a special token
-    /// stays text.
+    /// stays text. What gpt-oss thinks before an answer (its channel analysis) is shown on standard error if that is a
+    /// terminal, and is not part of the conversation.
     #[cfg(feature = "chat")]
     #[command(after_help = "Example: kiln-llm chat model.gguf --system 'Answer in one sentence.'")]
     Chat {
@@ -186,14 +187,23 @@ enum Command {
         #[command(flatten)]
         execution: ExecutionOptions,
     },
-    /// Print the metadata, tensors, types and sizes of a model, and which parts of it kiln cannot use
+    /// Print the metadata, tensors, types and sizes of a model, the memory that it takes, and which parts of it kiln
+    /// cannot use
     ///
-    /// Strings are printed with escapes, and long values are abbreviated. For a model in several files
+    /// The plan of the memory is that of the command run with the same options: weights, keys and values, and scratch
+    /// memory of each device, and which layers run there. No weights are loaded for it. With --device-memory it says how many
+    /// layers fit. Strings are printed with escapes, and long values are abbreviated. For a model in several files
     /// (NAME-00001-of-0000N.gguf) name the first.
-    #[command(after_help = "Example: kiln-llm inspect model.gguf")]
+    #[command(after_help = "Examples: kiln-llm inspect model.gguf\n          \
+                            kiln-llm inspect model.gguf --ctx 32768 --device cuda --device-memory 8G")]
     Inspect {
         #[command(flatten)]
         file: File,
+        /// Maximum number of tokens, as in the command run
+        #[arg(long)]
+        ctx: Option<usize>,
+        #[command(flatten)]
+        placement: PlacementOptions,
     },
     /// Measure how well a model predicts a text
     ///
@@ -300,7 +310,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     match command {
-        Command::Inspect { file } => program::inspect::run(&file.open()?, out)?,
+        Command::Inspect { file, ctx, placement } => {
+            let inspect = program::inspect::Inspect { context: ctx, placement };
+            program::inspect::run(file.open()?, &inspect, out)?;
+        }
         Command::Bench { file, prompt, tokens, depth, batch: _, repetitions: _, json: _, profile: true, execution } => {
             let profile = program::profile::Profile { prompt, tokens, depth, execution };
             program::profile::run(file.open()?, &profile, out)?;

@@ -47,6 +47,39 @@ struct Parts {
     source: Source,
 }
 
+impl Parts {
+    fn of_gguf(file: kiln_gguf::Model) -> Result<Self> {
+        if matches!(file.metadata().get("general.type"), Ok("adapter")) {
+            let path = file.paths().first().map_or_else(String::new, |path| path.display().to_string());
+            return Err(Error::adapter(&path, NO_MODEL));
+        }
+        let embedding = file.tensor("token_embd.weight")?;
+        let rows = embedding.info().extents().get(1).map_or(0, |&rows| rows as usize);
+        Ok(Self {
+            config: Config::read(file.metadata(), rows)?,
+            tokenizer: Tokenizer::from_gguf(file.metadata())?,
+            #[cfg(feature = "chat")]
+            templates: Templates::from_gguf(file.metadata())?,
+            source: Source::new(file),
+        })
+    }
+
+    fn of_folder(folder: Folder) -> Result<Self> {
+        let tokenizer = folder.tokenizer();
+        #[cfg(feature = "chat")]
+        let templates = folder.templates();
+        // Reports an unsupported architecture before other errors.
+        let (config, weights) = folder.into_parts()?;
+        Ok(Self {
+            config,
+            tokenizer: tokenizer?,
+            #[cfg(feature = "chat")]
+            templates: templates?,
+            source: Source::of_folder(weights),
+        })
+    }
+}
+
 /// The devices that an engine forces everything to: those of a group, or 1.
 fn devices_of(engine: &Engine) -> Result<usize> {
     match engine.router().forced() {
@@ -82,20 +115,7 @@ impl<'e> Model<'e> {
     /// # Errors
     /// The errors of [`Model::load`].
     pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
-        if matches!(file.metadata().get("general.type"), Ok("adapter")) {
-            let path = file.paths().first().map_or_else(String::new, |path| path.display().to_string());
-            return Err(Error::adapter(&path, NO_MODEL));
-        }
-        let embedding = file.tensor("token_embd.weight")?;
-        let rows = embedding.info().extents().get(1).map_or(0, |&rows| rows as usize);
-        let parts = Parts {
-            config: Config::read(file.metadata(), rows)?,
-            tokenizer: Tokenizer::from_gguf(file.metadata())?,
-            #[cfg(feature = "chat")]
-            templates: Templates::from_gguf(file.metadata())?,
-            source: Source::new(file),
-        };
-        Self::of(engine, parts)
+        Self::of(engine, Parts::of_gguf(file)?)
     }
 
     /// Loads a model from an open folder.
@@ -103,19 +123,7 @@ impl<'e> Model<'e> {
     /// # Errors
     /// The errors of [`Model::load`].
     pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
-        let tokenizer = folder.tokenizer();
-        #[cfg(feature = "chat")]
-        let templates = folder.templates();
-        // Reports an unsupported architecture before other errors.
-        let (config, weights) = folder.into_parts()?;
-        let parts = Parts {
-            config,
-            tokenizer: tokenizer?,
-            #[cfg(feature = "chat")]
-            templates: templates?,
-            source: Source::of_folder(weights),
-        };
-        Self::of(engine, parts)
+        Self::of(engine, Parts::of_folder(folder)?)
     }
 
     /// A model from tensors by their names in GGUF files.
@@ -226,5 +234,72 @@ impl<'e> Model<'e> {
     pub fn with_adapters<'a>(&self, adapters: impl IntoIterator<Item = &'a Adapter>) -> Result<AdaptedModel<'_>> {
         let adapters: Vec<Adapter> = adapters.into_iter().cloned().collect();
         AdaptedModel::new(self, &adapters)
+    }
+}
+
+/// A model without its weights: their types and extents, for a plan of the memory that [`Model`] takes.
+///
+/// A file is mapped and its tensors are not read, except vectors such as norms. Matrices that [`Model::load`] would copy, such as those of
+/// experts in folders, are not copied. Only an engine that forces a group of devices reads matrices, to divide them.
+///
+/// ```no_run
+/// # fn main() -> kiln_llm::Result<()> {
+/// # let engine = kiln::Engine::new()?;
+/// use kiln_llm::{ModelOutline, SessionOptions};
+///
+/// let outline = ModelOutline::load(&engine, "model.gguf")?;
+/// println!("{}", outline.memory_plan(SessionOptions { context: Some(32_768), ..SessionOptions::default() })?);
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(not(browser_gpu))]
+#[derive(Debug)]
+pub struct ModelOutline<'e>(Model<'e>);
+
+#[cfg(not(browser_gpu))]
+impl<'e> ModelOutline<'e> {
+    /// The outline of what [`Model::load`] loads.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], except those of elements that cannot be used.
+    pub fn load(engine: &'e Engine, path: impl AsRef<Path>) -> Result<Self> {
+        match path.as_ref().is_dir() {
+            true => Self::from_folder(engine, Folder::open(path)?),
+            false => Self::from_gguf(engine, kiln_gguf::Model::open(path)?),
+        }
+    }
+
+    /// The outline of an open file.
+    ///
+    /// # Errors
+    /// The errors of [`ModelOutline::load`].
+    pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
+        Self::of(engine, Parts::of_gguf(file)?)
+    }
+
+    /// The outline of an open folder.
+    ///
+    /// # Errors
+    /// The errors of [`ModelOutline::load`].
+    pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
+        Self::of(engine, Parts::of_folder(folder)?)
+    }
+
+    fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
+        let source = parts.source.without_copies();
+        Model::of(engine, Parts { source, ..parts }).map(Self)
+    }
+
+    /// Says which layers run on a GPU in plans that are made from now on.
+    pub fn place_layers(&mut self, layers: DeviceLayers) {
+        self.0.place_layers(layers);
+    }
+
+    /// The plan of [`Model::memory_plan`].
+    ///
+    /// # Errors
+    /// The errors of [`Model::memory_plan`].
+    pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
+        self.0.memory_plan(options)
     }
 }

@@ -8,7 +8,7 @@ use kiln::{DType, Explanation, State};
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Scoring, Step};
 use crate::config::Config;
 use crate::placement::{Asked, MemoryPlan, Placing, placed};
-use crate::{Adapter, Decoder, Error, Model, Result, Sampler, Surprises};
+use crate::{Adapter, Decoder, Error, GenerationStream, Model, Result, Sampler, Surprises};
 
 /// Graphs for parts of texts: the number of rows, and the minimum number of tokens for which the graph is used, because
 /// unused rows are computed in vain. The largest graph is only for whole parts: more rows share the cost of decoding
@@ -58,6 +58,12 @@ impl Default for SessionOptions {
     fn default() -> Self {
         Self { context: None, cache: DType::F16 }
     }
+}
+
+/// The last tokens that are not in the caches, which one graph computes, and the number of tokens before them.
+struct LastPart {
+    tokens: Vec<u32>,
+    before: usize,
 }
 
 /// A sequence of tokens of a model, with the keys and values that it keeps of them.
@@ -251,8 +257,9 @@ impl<'m> Session<'m> {
     }
 
     async fn logits_waiting(&mut self, waiting: Waiting) -> Result<Vec<f32>> {
-        let logits =
-            self.follow(waiting, async |step, tokens, before| step.logits(tokens, before, waiting).await).await?;
+        let last = self.before_last(waiting).await?;
+        let logits = self.last_step(&last)?.logits(&last.tokens, last.before, waiting).await?;
+        self.cached = self.tokens.len();
         match logits.iter().position(|x| x.is_nan()) {
             Some(token) => Err(Error::NotANumber { token }),
             None => Ok(logits),
@@ -286,13 +293,15 @@ impl<'m> Session<'m> {
         }
         let token = match sampler.candidates() {
             _ if sampler.is_greedy() => {
-                self.follow(waiting, async |step, tokens, before| step.greatest(tokens, before, waiting).await).await?
+                let last = self.before_last(waiting).await?;
+                let greatest = self.last_step(&last)?.greatest(&last.tokens, last.before, waiting).await?;
+                self.cached = self.tokens.len();
+                greatest
             }
             Some(count) => {
-                let candidates = async |step: &mut Step<'m>, tokens: &[u32], before| {
-                    step.candidates(tokens, before, count, waiting).await
-                };
-                let candidates = self.follow(waiting, candidates).await?;
+                let last = self.before_last(waiting).await?;
+                let candidates = self.last_step(&last)?.candidates(&last.tokens, last.before, count, waiting).await?;
+                self.cached = self.tokens.len();
                 sampler.choose_among(&candidates, &self.tokens, &mut self.surprises)?
             }
             None => {
@@ -374,6 +383,59 @@ impl<'m> Session<'m> {
         Generation { session: self, sampler, decoder, left: most, ended: false }
     }
 
+    /// The same as an asynchronous stream.
+    ///
+    /// ```
+    /// use futures_util::StreamExt;
+    /// use kiln_llm::{Model, Sampler, SessionOptions};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/chain.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let tokens = [("a", 1), ("b", 1), ("c", 1)];
+    /// # let path = chain("doc-stream", &tokens, &[(3, 4, 9.0), (4, 5, 9.0), (5, 2, 9.0)], &[]);
+    /// let engine = kiln::Engine::new()?;
+    /// let model = Model::load(&engine, &path)?;
+    /// let mut session = model.session(SessionOptions::default())?;
+    /// session.push(&model.tokenizer().encode("a"))?;
+    /// let answer: kiln_llm::Result<String> = pollster::block_on(async {
+    ///     let sampler = Sampler::greedy();
+    ///     let mut stream = session.stream(&sampler, 100);
+    ///     let mut answer = String::new();
+    ///     while let Some(made) = stream.next().await {
+    ///         answer += &made?.text;
+    ///     }
+    ///     Ok(answer)
+    /// });
+    /// assert_eq!(answer?, "bc");
+    /// # std::fs::remove_file(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stream<'s>(&'s mut self, sampler: &'s Sampler, most: usize) -> GenerationStream<'s, 'm> {
+        GenerationStream::new(self.generate(sampler, most))
+    }
+
+    /// Chooses the token that follows, adds it, and returns it with the text that it completes; `None` for a token that ends the text,
+    /// which is added, too. [`Session::generate`] and [`Session::stream`] do this for token after token; it is for programs that do other
+    /// things with the session between two tokens, and keep the decoder.
+    ///
+    /// # Errors
+    /// The errors of [`Session::sample_async`].
+    pub async fn next_async(&mut self, sampler: &Sampler, decoder: &mut Decoder<'_>) -> Result<Option<Generated>> {
+        self.next_waiting(sampler, decoder, Waiting::Elsewhere).await
+    }
+
+    async fn next_waiting(
+        &mut self,
+        sampler: &Sampler,
+        decoder: &mut Decoder<'_>,
+        waiting: Waiting,
+    ) -> Result<Option<Generated>> {
+        let token = self.sample_waiting(sampler, waiting).await?;
+        let ends = self.model.tokenizer().is_end(token);
+        Ok((!ends).then(|| Generated { token, text: decoder.push(token).to_owned() }))
+    }
+
     /// The memory that it takes on each device, and where its layers run; `None` on an engine without GPUs, where nothing is planned
     /// unless [`Model::memory_plan`] is asked.
     pub fn memory_plan(&self) -> Option<&MemoryPlan> {
@@ -393,7 +455,12 @@ impl<'m> Session<'m> {
         if self.cached == self.tokens.len() {
             return Ok(());
         }
-        wait(self.follow(WAITING, async |step, tokens, before| step.extend(tokens, before, WAITING).await))
+        wait(async {
+            let last = self.before_last(WAITING).await?;
+            self.last_step(&last)?.extend(&last.tokens, last.before, WAITING).await?;
+            self.cached = self.tokens.len();
+            Ok(())
+        })
     }
 
     /// The keys and values of each layer, `[kv_heads, context, size]`: complete after [`Self::fill`].
@@ -414,33 +481,31 @@ impl<'m> Session<'m> {
             .profile()
     }
 
-    /// Computes the tokens that are not in the caches, the last part of them with `last`. If all are in the caches,
-    /// computes the last token again.
-    async fn follow<T>(
-        &mut self,
-        waiting: Waiting,
-        last: impl AsyncFnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>,
-    ) -> Result<T> {
+    /// Computes the tokens that are not in the caches except the last part of them, and returns this part. If all are in
+    /// the caches, it is the last token, which is then computed again.
+    async fn before_last(&mut self, waiting: Waiting) -> Result<LastPart> {
         if self.tokens.is_empty() {
             return Err(Error::model("session", "there is no token yet, so nothing follows; push a prompt first"));
         }
-        let count = self.tokens.len();
-        self.cached = self.cached.min(count - 1);
-        let missing = self.tokens[self.cached..].to_vec();
-        let mut rest = &missing[..];
+        self.cached = self.cached.min(self.tokens.len() - 1);
         loop {
-            let (rows, cached) = (rows_for(rest.len()), self.cached);
-            if rows >= rest.len() {
-                self.last = Some(rows);
-                let followed = last(self.step(rows)?, rest, cached).await?;
-                self.cached = count;
-                return Ok(followed);
+            let before = self.cached;
+            let rest = self.tokens.len() - before;
+            let rows = rows_for(rest);
+            let tokens = self.tokens[before..before + rows.min(rest)].to_vec();
+            if rows >= rest {
+                return Ok(LastPart { tokens, before });
             }
-            let (part, others) = rest.split_at(rows);
-            self.step(rows)?.extend(part, cached, waiting).await?;
+            self.step(rows)?.extend(&tokens, before, waiting).await?;
             self.cached += rows;
-            rest = others;
         }
+    }
+
+    /// The graph of the last part.
+    fn last_step(&mut self, last: &LastPart) -> Result<&mut Step<'m>> {
+        let rows = rows_for(last.tokens.len());
+        self.last = Some(rows);
+        self.step(rows)
     }
 
     /// The forward pass of this many tokens.
@@ -474,7 +539,7 @@ pub struct Generated {
 }
 
 /// What a model makes, token by token: see [`Session::generate`]. A token that ends the text is added to the session and not
-/// returned. It is an iterator; in a page, where nothing can wait, [`Generation::next_async`] is there instead.
+/// returned. It is an iterator; where nothing can wait, [`Session::stream`] and [`Generation::next_async`] are there instead.
 #[derive(Debug)]
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
@@ -505,16 +570,9 @@ impl Generation<'_, '_> {
             return None;
         }
         self.left -= 1;
-        let made = self.session.sample_waiting(self.sampler, waiting).await;
-        self.ended = match &made {
-            Ok(token) => self.session.model.tokenizer().is_end(*token),
-            Err(_) => true,
-        };
-        match made {
-            Ok(_) if self.ended => None,
-            Ok(token) => Some(Ok(Generated { token, text: self.decoder.push(token).to_owned() })),
-            Err(error) => Some(Err(error)),
-        }
+        let made = self.session.next_waiting(self.sampler, &mut self.decoder, waiting).await.transpose();
+        self.ended = !matches!(made, Some(Ok(_)));
+        made
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Source {
     files: Files,
     /// The names of the requested tensors.
     read: RefCell<HashSet<String>>,
+    /// Whether tensors that cannot share the bytes of their file are copies of them; otherwise they are zeros.
+    copies: bool,
 }
 
 #[derive(Debug)]
@@ -44,17 +46,27 @@ impl AsRef<[u8]> for Bytes {
 
 impl Source {
     pub(crate) fn new(model: Model) -> Self {
-        Self { files: Files::Gguf(Arc::new(model)), read: RefCell::default() }
+        Self { files: Files::Gguf(Arc::new(model)), read: RefCell::default(), copies: true }
     }
 
     /// The weights of a folder, by their names in GGUF files.
     pub(crate) fn of_folder(weights: Weights) -> Self {
-        Self { files: Files::Folder(weights), read: RefCell::default() }
+        Self { files: Files::Folder(weights), read: RefCell::default(), copies: true }
     }
 
     /// Tensors by their names in GGUF files.
     pub(crate) fn of_tensors(tensors: HashMap<String, Tensor>) -> Self {
-        Self { files: Files::Tensors(tensors), read: RefCell::default() }
+        Self { files: Files::Tensors(tensors), read: RefCell::default(), copies: true }
+    }
+
+    /// The same with zeros, which take no memory, in place of matrices that would be copied: for what depends on types and extents
+    /// alone.
+    pub(crate) fn without_copies(mut self) -> Self {
+        self.copies = false;
+        if let Files::Folder(weights) = &mut self.files {
+            weights.copies = false;
+        }
+        self
     }
 
     /// Whether there is a tensor of this name.
@@ -141,8 +153,8 @@ impl Source {
         matches!(self.files, Files::Folder(_))
     }
 
-    /// Stacks `dims[0]` tensors with the other two extents. Their elements are copied, as f32 if they have several
-    /// floating-point types.
+    /// Stacks `dims[0]` tensors with the other two extents. Their elements are copied, unless the source makes no copies, as f32 if
+    /// they have several floating-point types.
     ///
     /// # Errors
     /// The errors of [`Source::tensor`], and [`Error::Model`] if some are quantised in another type than others.
@@ -160,6 +172,9 @@ impl Source {
             }
         };
         let mut stack = Buffer::zeros(&TensorType::of(dtype, Shape::new(&dims)?)?)?;
+        if !self.copies {
+            return Ok(Tensor::from_buffer(stack, &dims)?);
+        }
         let (mut into, mut at) = (stack.as_mut(), 0);
         for (tensor, _) in tensors {
             // They are on the host, unless the program moved them.
@@ -233,5 +248,18 @@ mod tests {
         assert_eq!(source.unread().as_deref(), Some("other"));
         source.tensor("other", &[3]).unwrap();
         assert_eq!(source.unread(), None);
+    }
+
+    #[test]
+    fn outlines_copy_no_elements() {
+        let source = || {
+            let expert = |value: f32| Tensor::from_vec(vec![value; 6], &[2, 3]).unwrap();
+            Source::of_tensors((0..2_u8).map(|at| (at.to_string(), expert(f32::from(at) + 1.0))).collect())
+        };
+        let stack = |source: Source| source.stacked((0..2).map(|at| at.to_string()), [2, 2, 3]).unwrap();
+        let [copied, outline] = [stack(source()), stack(source().without_copies())];
+        assert_eq!((copied.dtype(), copied.shape()), (outline.dtype(), outline.shape()));
+        assert_eq!(copied.to_vec().unwrap(), [[1.0; 6], [2.0; 6]].concat());
+        assert_eq!(outline.to_vec().unwrap(), [0.0; 12]);
     }
 }

@@ -6,7 +6,7 @@ mod support;
 use std::time::Instant;
 
 use kiln::Engine;
-use kiln_llm::{ChatTemplate, Encoding, Error, Message, Model, Sampler, SessionOptions, Tokenizer};
+use kiln_llm::{Channel, ChatTemplate, Encoding, Error, Message, Model, Reply, Sampler, SessionOptions, Tokenizer};
 use support::random_model::{KINDS, RandomModel};
 use support::{CONTROL, USER};
 
@@ -288,3 +288,64 @@ fn a_turn_computes_what_is_new() {
 /// A template with the tokens of the random models.
 const SMALL: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}{% else %}<user>\
                      {{ m.content }}<user>{% endif %}{% endfor %}";
+
+/// The parts of a reply to a prompt: the text of consecutive tokens for one audience; and the answer.
+fn parts(tokenizer: &Tokenizer, prompt: &str, reply: &str) -> (Vec<(Channel, String)>, String) {
+    let tokens = |text: &str| tokenizer.encode_with(text, Encoding { add_special: false, parse_special: true });
+    let mut of = Reply::new(tokenizer, &tokens(prompt));
+    let mut parts: Vec<(Channel, String)> = Vec::new();
+    for token in tokens(reply) {
+        let (channel, text) = of.push(token);
+        match parts.last_mut().filter(|(last, _)| *last == channel) {
+            _ if text.is_empty() => {}
+            Some((_, last)) => last.push_str(text),
+            None => parts.push((channel, text.to_owned())),
+        }
+    }
+    (parts, of.answer().to_owned())
+}
+
+#[test]
+fn only_the_answer_of_a_reply_in_harmony_is_for_the_conversation() {
+    use Channel::{Answer, Thinking, ToolCall};
+    let tokenizer = support::harmony();
+    let prompt = "<|start|>user<|message|>2 + 2?<|end|><|start|>assistant";
+    let thinking = "<|channel|>analysis<|message|>Easy: ä.<|end|>";
+    let again = "<|start|>assistant<|channel|>";
+    let call = "commentary to=functions.add <|constrain|>json<|message|>{}";
+    let owned = |parts: &[(Channel, &str)]| parts.iter().map(|&(channel, text)| (channel, text.to_owned())).collect();
+    for (prompt, reply, expected, answer) in [
+        (
+            prompt,
+            format!("{thinking}{again}final<|message|>It is 4."),
+            &[(Thinking, "Easy: ä."), (Answer, "It is 4.")][..],
+            "It is 4.",
+        ),
+        // Without thinking, and with nothing else.
+        (prompt, "<|channel|>final<|message|>4".into(), &[(Answer, "4")], "4"),
+        (prompt, thinking.into(), &[(Thinking, "Easy: ä.")], ""),
+        (prompt, "<|channel|>final".into(), &[], ""),
+        (prompt, String::new(), &[], ""),
+        // A recipient may follow the channel or the role, on any channel; text that only looks like one is text.
+        (prompt, format!("{thinking}{again}{call}"), &[(Thinking, "Easy: ä."), (ToolCall, "{}")], ""),
+        (prompt, " to=python<|channel|>analysis<|message|>1".into(), &[(ToolCall, "1")], ""),
+        (prompt, "<|channel|>final<|message|>to=x".into(), &[(Answer, "to=x")], "to=x"),
+        // What is said before a call is for the user; two parts of an answer are apart.
+        (
+            prompt,
+            format!("<|channel|>commentary<|message|>First I add.<|end|>{again}final<|message|>4"),
+            &[(Answer, "First I add.\n\n4")],
+            "First I add.\n\n4",
+        ),
+        // A template may begin the answer, and another format has no headers.
+        ("<|start|>assistant<|channel|>final<|message|>", "4".into(), &[(Answer, "4")], "4"),
+        ("<|start|>assistant<|channel|>analysis<|message|>So", " 4".into(), &[(Thinking, " 4")], ""),
+        ("2 + 2?", "4".into(), &[(Answer, "4")], "4"),
+    ] {
+        let found = parts(&tokenizer, prompt, &reply);
+        assert_eq!(found, (owned(expected), answer.to_owned()), "{prompt} {reply}");
+    }
+    // Without these tokens everything is the answer.
+    let (found, answer) = parts(&self::tokenizer(), "<|im_start|>assistant", "<think>ab</think>analysis");
+    assert_eq!((found.len(), &*answer), (1, "<think>ab</think>analysis"));
+}

@@ -6,7 +6,7 @@ mod support;
 use std::f64::consts::TAU;
 
 use kiln::{DType, Engine};
-use kiln_llm::{Error, Folder, Model, SessionOptions};
+use kiln_llm::{Error, Folder, Model, ModelOutline, SessionOptions};
 use serde_json::{Value, json};
 use support::random_folder::{FolderTensor, Form, PLAIN, TemporaryFolder, safetensors};
 use support::random_model::{
@@ -24,6 +24,10 @@ fn engine() -> Engine {
 fn distance(folder: &TemporaryFolder, random: &RandomModel, context: Option<usize>) -> f64 {
     let engine = engine();
     let model = Model::load(&engine, folder).unwrap();
+    // Without its weights it has the same plan.
+    let options = SessionOptions { context, ..SessionOptions::default() };
+    let outline = ModelOutline::load(&engine, folder).unwrap();
+    assert_eq!(outline.memory_plan(options).unwrap(), model.memory_plan(options).unwrap());
     let expected = random.reference(&TOKENS);
     let mut worst = 0.0f64;
     for n in [1, 4, TOKENS.len()] {

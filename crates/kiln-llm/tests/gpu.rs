@@ -4,9 +4,15 @@
 
 mod support;
 
+use std::task::{Context, Poll, Waker};
+
+use futures_util::StreamExt;
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::{Backend, DType, Engine, EngineBuilder};
+#[cfg(feature = "program")]
+use kiln_llm::{DeviceLayers, ModelOutline};
 use kiln_llm::{Error, Model, Sampler, SessionOptions};
+use pollster::block_on;
 use support::random_model::{GEMMA2, LLAMA, RandomModel};
 use support::{divided, placed, several};
 
@@ -51,6 +57,70 @@ fn sequences_come_and_go_while_others_go_on() {
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     let Some(engine) = engine() else { return };
     several::sequences_end_and_errors_name_them(&engine);
+}
+
+/// `kiln-llm inspect` says how many layers fit a limit: to the byte, all or one, or none.
+#[cfg(feature = "program")]
+#[test]
+fn inspect_says_how_many_layers_fit() {
+    let Some(engine) = engine() else { return };
+    let place = &engine.places()[engine.router().forced().unwrap()].name;
+    let path = RandomModel::new(LLAMA).save("gpu-inspect");
+    let inspect = |limit: u64| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_kiln-llm"));
+        program.arg("inspect").arg(&path).args(["--device", "gpu", "--ctx", "100"]).env(ADAPTER_VARIABLE, place);
+        let output = program.args(["--device-memory", &limit.to_string()]).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout).split_once("\nMemory\n").expect("a section").1.to_owned()
+    };
+    let needed = |layers: usize| {
+        let mut outline = ModelOutline::load(&engine, &path).unwrap();
+        outline.place_layers(DeviceLayers::Last(layers));
+        let plan = outline.memory_plan(SessionOptions { context: Some(100), ..SessionOptions::default() }).unwrap();
+        plan.parts.last().unwrap().bytes()
+    };
+    let all = inspect(needed(2));
+    assert!(all.contains("  2 of 2 layers fit ") && all.contains(&format!(" on {place}\n")), "{all}");
+    assert!(all.contains("0 to 1") && !all.contains("--layers fit"), "{all}");
+    let one = inspect(needed(2) - 1);
+    assert!(one.contains(" are needed on ") && one.contains("  1 of 2 layers fit "), "{one}");
+    let (_, fitting) = one.split_once("  with --layers fit:\n").expect("another plan");
+    assert!(fitting.contains("0 to 0") && fitting.contains("1 to 1"), "{fitting}");
+    let none = inspect(needed(1) - 1);
+    assert!(none.contains("  0 of 2 layers fit ") && none.contains("not one layer fits"), "{none}");
+    std::fs::remove_file(path).unwrap();
+}
+
+/// A stream that waits for the GPU is dropped: its token is not in the session, and the next tokens are those without a stop.
+#[test]
+fn dropping_a_stream_cancels_the_token_that_is_computed() {
+    let Some(engine) = engine() else { return };
+    let path = RandomModel::new(LLAMA).save("gpu-stream");
+    let model = Model::load(&engine, &path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let sampler = Sampler { temperature: 1.5, seed: 5, ..Sampler::default() };
+    let [mut session, mut whole] = [(); 2].map(|()| model.session(SessionOptions::default()).unwrap());
+    for session in [&mut session, &mut whole] {
+        session.push(&[1, 6, 7]).unwrap();
+    }
+    let expected: Vec<u32> = whole.generate(&sampler, 6).map(|made| made.unwrap().token).collect();
+    let (mut made, mut cancelled) = (Vec::new(), 0);
+    while made.len() < expected.len() {
+        let mut stream = session.stream(&sampler, 6);
+        // The first poll submits work to the GPU, and rarely finds it done.
+        match stream.poll_next_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => {
+                cancelled += 1;
+                drop(stream);
+                assert_eq!(session.tokens()[3..], made);
+                made.extend(block_on(session.stream(&sampler, 1).next()).map(|made| made.unwrap().token));
+            }
+            Poll::Ready(token) => made.extend(token.map(|made| made.unwrap().token)),
+        }
+    }
+    assert_eq!(made, expected);
+    assert!(cancelled > 0, "no poll was pending");
 }
 
 #[test]

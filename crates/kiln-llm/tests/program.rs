@@ -65,6 +65,57 @@ fn inspect_prints_what_is_there_and_what_cannot_be_used() {
 }
 
 #[test]
+fn inspect_prints_the_plan_of_run() {
+    let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-plan");
+    let model = model.to_str().unwrap();
+    let plan = |options: &[&str]| {
+        let (code, out, errors) = run(&[&["inspect", model], options].concat());
+        assert_eq!((code, &*errors), (0, ""), "{options:?}");
+        let (_, plan) = out.split_once("\nMemory\n").expect("a section");
+        let (plan, problems) = plan.split_once("\n\n").expect("a section after it");
+        assert!(problems.contains("nothing: every tensor"), "{problems}");
+        plan.lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>()
+    };
+    for options in [&["--device", "cpu"][..], &["--ctx", "64", "--device", "cpu", "--cache", "f32"]] {
+        let (code, _, explained) = run(&[&["run", model, "ab", "-n", "1", "--explain"], options].concat());
+        assert_eq!(code, 0, "{explained}");
+        let expected: Vec<&str> = explained.lines().take(3).collect();
+        assert_eq!(plan(options), expected, "{options:?}");
+    }
+    // Two layers with two heads of six keys and as many values, of 16 and of 32 bits; half of the tokens take half of it.
+    let cache = |options: &[&str]| plan(&[options, &["--device", "cpu"]].concat())[1].clone();
+    for (options, expected) in [
+        (&["--ctx", "100"][..], "9600 B"),
+        (&["--ctx", "50"], "4800 B"),
+        (&["--ctx", "100", "--cache", "f32"], "19.2 kB"),
+    ] {
+        assert!(cache(options).contains(expected), "{options:?}: {}", cache(options));
+    }
+    // Without a GPU no limit of its memory says how many layers fit.
+    let limited = plan(&["--device", "cpu", "--device-memory", "8G"]);
+    assert!(limited.len() == 4 && limited[3].contains("no GPU is among the places of the engine"), "{limited:?}");
+    for (options, expected) in [
+        (&["--layers", "1", "--device", "cpu"][..], "no GPU is among the places"),
+        (&["--cache", "f17"], "f17"),
+        (&["--ctx", "0"], "a context of 0 tokens"),
+        (&["--device", "nowhere"], "nowhere"),
+    ] {
+        let (code, _, errors) = run(&[&["inspect", model], options].concat());
+        assert!(code == 1 && errors.contains(expected), "{options:?}: {errors}");
+    }
+    std::fs::remove_file(model).unwrap();
+    // A model that cannot be loaded is no error here: the reason is what kiln cannot use.
+    let mut broken = support::random_model::RandomModel::new(support::random_model::KINDS[0]);
+    broken.tensors.retain(|(name, ..)| name != "blk.1.ffn_up.weight");
+    let broken = broken.save("program-plan-broken");
+    let (code, out, errors) = run(&["inspect", broken.to_str().unwrap(), "--device", "cpu"]);
+    assert_eq!((code, &*errors), (0, ""));
+    assert!(out.contains("\nMemory\n  cannot be planned, see below\n"), "{out}");
+    assert!(out.contains("  the model: ") && out.contains("blk.1.ffn_up.weight"), "{out}");
+    std::fs::remove_file(broken).unwrap();
+}
+
+#[test]
 fn tokenize_prints_tokens() {
     let model = model("tokenize.gguf");
     let (code, out, _) = run(&["tokenize", &model, "ab<s>"]);
@@ -412,167 +463,6 @@ fn quantize_writes_a_file_that_runs() {
     let (code, _, errors) = run(&["quantize", model, "/nowhere/x.gguf", "f16"]);
     assert!(code == 1 && errors.contains("/nowhere/"), "{errors}");
     std::fs::remove_file(model).unwrap();
-}
-
-#[cfg(feature = "chat")]
-mod chat {
-    use std::io::{Read, Write};
-    use std::process::{Child, Command, Stdio};
-
-    use super::path;
-    use super::support::random_model::{KINDS, RandomModel};
-
-    /// Messages in turn with the tokens that the random models have.
-    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' and m.content == 'x' %}\
-                            {{ raise_exception('no system') }}{% endif %}<user>{{ m.content }}{% endfor %}<user>";
-
-    fn model(name: &str) -> String {
-        let model = RandomModel::new(KINDS[0]).with("tokenizer.chat_template", TEMPLATE);
-        model.save(name).to_str().unwrap().to_owned()
-    }
-
-    fn start(arguments: &[&str]) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln-llm"));
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    }
-
-    /// Runs the program with lines of input; its exit code, output and errors.
-    fn chat(arguments: &[&str], input: &str) -> (i32, String, String) {
-        let mut child = start(&[&["chat", "--device", "cpu"], arguments].concat());
-        // A program that fails early does not read its input.
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what is printed is UTF-8");
-        (output.status.code().expect("it ends by itself"), text(output.stdout), text(output.stderr))
-    }
-
-    #[test]
-    fn turns_are_answered_and_forgotten() {
-        let model = model("program-chat");
-        let arguments = [&*model, "--temperature", "0", "-n", "6"];
-        let (code, first, errors) = chat(&arguments, "ab x");
-        assert_eq!((code, &*errors), (0, ""));
-        assert!(first.ends_with('\n') && first.len() > 1, "{first:?}");
-        // An answer depends on earlier messages until they are forgotten; empty lines are not messages.
-        let (_, two, _) = chat(&arguments, "ab x\n\nab x\n");
-        assert!(two.starts_with(&first) && two != format!("{first}{first}"), "{two:?}");
-        assert_eq!(
-            chat(&arguments, "ab x\n/clear\nab x\n/quit\nab x\n"),
-            (0, format!("{first}{first}"), String::new())
-        );
-        // The system message has an effect, and is kept.
-        let system = [&arguments[..], &["--system", "b b ab"]].concat();
-        let (_, with_system, _) = chat(&system, "ab x\n");
-        assert_ne!(with_system, first);
-        assert_eq!(chat(&system, "ab x\n/clear\nab x\n").1, format!("{with_system}{with_system}"));
-        // A seed gives reproducible answers.
-        let seeded = [&*model, "--temperature", "2", "-n", "9", "--seed", "7"];
-        let answers = chat(&seeded, "ab\nx\nab\n");
-        assert_eq!(chat(&seeded, "ab\nx\nab\n"), answers);
-        assert_ne!(chat(&[&seeded[..6], &["8"]].concat(), "ab\nx\nab\n"), answers);
-        std::fs::remove_file(model).unwrap();
-    }
-
-    #[test]
-    fn problems_are_reported_with_what_to_do() {
-        let model = model("program-chat-problems");
-        // A message that does not fit is forgotten; one that fits is answered as far as the context allows.
-        let small = [&*model, "--temperature", "0", "--ctx", "12"];
-        let (code, out, errors) = chat(&small, "x x x x x x x x x x x x\n");
-        assert_eq!((code, &*out), (1, ""));
-        assert!(errors.contains("/clear") && errors.contains("--ctx") && errors.lines().count() == 1, "{errors}");
-        let (_, alone, _) = chat(&small, "ab\n");
-        assert_eq!(chat(&small, "x x x x x x x x x x x x\nab\n").1, alone);
-        // The template's refusal is one line; the conversation continues.
-        let (code, out, errors) = chat(&[&model, "--system", "x"], "ab\n");
-        assert_eq!((code, &*out), (1, ""));
-        assert!(errors.contains("no system"), "{errors}");
-        let template = path("template.jinja");
-        std::fs::write(&template, "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-        let template = template.to_str().unwrap();
-        let (code, out, _) = chat(&[&model, "--template", template, "--system", "x", "-n", "3"], "ab\n");
-        assert!(code == 0 && out.ends_with('\n'), "{out:?}");
-        std::fs::write(template, "{% for %}").unwrap();
-        let none = RandomModel::new(KINDS[0]).save("program-chat-none");
-        let none = none.to_str().unwrap();
-        for (arguments, expected) in [
-            (&[none][..], "--template FILE"),
-            (&[&model, "--template-name", "tools"], "\"default\""),
-            (&[&model, "--template", "/nowhere/template"], "/nowhere/template"),
-            (&[&model, "--template", template], "syntax error"),
-            (&[&model, "--cache", "f17"], "f17"),
-        ] {
-            let (code, out, errors) = chat(arguments, "ab\n");
-            assert_eq!((code, &*out), (1, ""), "{arguments:?}");
-            assert!(errors.contains(expected), "{arguments:?}: {errors}");
-        }
-        let mut child = start(&["chat", &model, "--device", "cpu"]);
-        child.stdin.take().unwrap().write_all(b"\xff\n").unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("standard input"));
-        std::fs::remove_file(model).unwrap();
-        std::fs::remove_file(none).unwrap();
-    }
-
-    /// A model that hardly ever ends a text.
-    #[cfg(unix)]
-    fn endless(name: &str) -> String {
-        let has_output = |model: &RandomModel| model.tensors.iter().any(|(name, ..)| name == "output.weight");
-        let mut model = KINDS.into_iter().map(RandomModel::new).find(has_output).unwrap();
-        // The logit of </s> is 0, which makes tokens with greater logits likely.
-        let (_, dims, data) = model.tensors.iter_mut().find(|(name, ..)| name == "output.weight").unwrap();
-        data[2 * dims[1]..3 * dims[1]].fill(0.0);
-        model.with("tokenizer.chat_template", TEMPLATE).save(name).to_str().unwrap().to_owned()
-    }
-
-    #[cfg(unix)]
-    fn press_ctrl_c(child: &Child) {
-        let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn ctrl_c_stops_an_answer_and_ends_the_program_between_answers() {
-        let model = endless("program-chat-endless");
-        let endless = ["--device", "cpu", "--temperature", "0", "-n", "99999", "--ctx", "99999"];
-        let mut child = start(&[&["chat", &model], &endless[..]].concat());
-        let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        input.write_all(b"ab\n").unwrap();
-        let mut byte = [0];
-        output.read_exact(&mut byte).unwrap();
-        press_ctrl_c(&child);
-        // The answer ends with its line, and the next message is answered.
-        while byte[0] != b'\n' {
-            output.read_exact(&mut byte).unwrap();
-        }
-        input.write_all(b"/clear\nx\n").unwrap();
-        output.read_exact(&mut byte).unwrap();
-        press_ctrl_c(&child);
-        while byte[0] != b'\n' {
-            output.read_exact(&mut byte).unwrap();
-        }
-        // The program waits for a line now, or is about to: then the first press still concerns the answer, and the
-        // next ends the program.
-        let status = loop {
-            press_ctrl_c(&child);
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-        };
-        assert_eq!(status.code(), Some(130));
-
-        let mut child = start(&[&["run", &model, "ab"], &endless[..]].concat());
-        let mut output = child.stdout.take().unwrap();
-        output.read_exact(&mut [0; 8]).unwrap();
-        press_ctrl_c(&child);
-        let mut rest = String::new();
-        output.read_to_string(&mut rest).unwrap();
-        assert!(rest.ends_with('\n'), "what was made is printed");
-        assert_eq!(child.wait().unwrap().code(), Some(130));
-        std::fs::remove_file(model).unwrap();
-    }
 }
 
 #[test]

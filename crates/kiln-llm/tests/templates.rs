@@ -5,7 +5,7 @@ mod support;
 
 use std::path::Path;
 
-use kiln_llm::{ChatTemplate, Message};
+use kiln_llm::{ChatTemplate, Encoding, Error, Message, Reply};
 
 /// The folder of the templates, where they are.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/llama.cpp/templates");
@@ -39,13 +39,21 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-#[test]
-fn prompts_are_those_of_python() {
-    if !Path::new(FOLDER).exists() {
+/// Whether the templates are there. Without them a test is skipped, and says so.
+fn has_templates() -> bool {
+    let found = Path::new(FOLDER).exists();
+    if !found {
         let why = "the templates of llama.cpp are not in target/kiln/llama.cpp: python3 xtask/src/test/sdist.py \
                    llama-cpp-python 0.3.36 target/kiln/llama.cpp vendor/llama.cpp/models";
         assert!(std::env::var("KILN_REQUIRE").as_deref() != Ok("models"), "{why}");
         println!("skipped: {why}");
+    }
+    found
+}
+
+#[test]
+fn prompts_are_those_of_python() {
+    if !has_templates() {
         return;
     }
     // BOS is <s> and EOS </s>.
@@ -91,4 +99,30 @@ fn prompts_are_those_of_python() {
     }
     assert_eq!(GOLDENS.lines().count(), 70);
     assert!(failures.is_empty(), "{} differ from Python:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// With its own template, a conversation with gpt-oss has the answer of a reply and not the thinking before it.
+#[test]
+fn gpt_oss_continues_with_answers_alone() {
+    if !has_templates() {
+        return;
+    }
+    let tokenizer = support::harmony();
+    let source = std::fs::read_to_string(format!("{FOLDER}/openai-gpt-oss-120b.jinja")).unwrap();
+    let template = ChatTemplate::new(&source, &tokenizer).unwrap().at(SECONDS);
+    let mut messages = vec![Message::user("2 + 2?")];
+    let prompt = template.encode(&tokenizer, &messages, true).unwrap();
+    let made = "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>4";
+    let mut reply = Reply::new(&tokenizer, &prompt);
+    for token in tokenizer.encode_with(made, Encoding { add_special: false, parse_special: true }) {
+        reply.push(token);
+    }
+    messages.extend([Message::assistant(reply.answer()), Message::user("And 3?")]);
+    let second = template.render(&messages, true).unwrap();
+    let end = "<|start|>user<|message|>2 + 2?<|end|><|start|>assistant<|channel|>final<|message|>4<|end|>\
+               <|start|>user<|message|>And 3?<|end|><|start|>assistant";
+    assert!(second.ends_with(end), "{second}");
+    // The format as it was made is refused.
+    let refused = template.render(&[Message::user("2 + 2?"), Message::assistant(made), Message::user("x")], true);
+    assert!(matches!(refused, Err(Error::Template { .. })), "{refused:?}");
 }

@@ -3,6 +3,7 @@
 mod environment;
 mod guard;
 mod python;
+mod reply;
 mod time;
 
 use std::io::{self, Write};
@@ -10,6 +11,7 @@ use std::io::{self, Write};
 use kiln_gguf::Metadata;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
+pub use reply::{Channel, Reply};
 
 use crate::{Error, Result, Tokenizer};
 
@@ -115,6 +117,8 @@ impl Templates {
 ///
 /// A template comes with a file, so it may be hostile. It reaches no files and no network, and one that loops, recurses or prints
 /// without end is an error. The memory of values that a template computes and does not print is not limited.
+///
+/// The answers of some models, such as gpt-oss, have parts that are not for the conversation: see [`Reply`].
 ///
 /// ```no_run
 /// # fn main() -> kiln_llm::Result<()> {

@@ -279,8 +279,14 @@ impl Folder {
         let vocabulary = self.rows_of_embedding(&names.embedding(), translated.vocabulary)?;
         let config = EncoderConfig::read(Gguf::parse(&translated.metadata)?.metadata(), vocabulary)?;
         let names = Names::Encoder(names);
-        let weights =
-            Weights { files: self.files, by_name: self.by_name, names, plus_one: false, computed: Vec::new() };
+        let weights = Weights {
+            files: self.files,
+            by_name: self.by_name,
+            names,
+            plus_one: false,
+            computed: Vec::new(),
+            copies: true,
+        };
         Ok((config, weights))
     }
 
@@ -314,6 +320,7 @@ impl Folder {
             names,
             plus_one: translated.plus_one,
             computed: translated.divisors,
+            copies: true,
         };
         // Otherwise the embedding would be used as the head.
         if !translated.tied && !weights.has("output.weight") {

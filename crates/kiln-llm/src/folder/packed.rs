@@ -53,6 +53,7 @@ impl Weights {
         let mut into = transposed.as_mut();
         let extents = [outputs, inputs];
         match dtype.size() {
+            _ if !self.copies => {}
             2 => transpose(bytes.as_chunks::<2>().0, packed, extents, into.as_bytes().as_chunks_mut::<2>().0),
             _ => transpose(bytes.as_chunks::<4>().0, packed, extents, into.as_bytes().as_chunks_mut::<4>().0),
         }
@@ -83,7 +84,8 @@ impl Weights {
         let mut into = into.as_bytes().as_chunks_mut::<BYTES>().0.iter_mut();
         let of_row = (inputs / BLOCK).max(1);
         let rows = nibbles.as_chunks::<NIBBLES>().0.chunks_exact(of_row).zip(scales.chunks_exact(of_row));
-        for (nibbles, scales) in rows.skip(packed.first).step_by(packed.step) {
+        let rows = rows.skip(packed.first).step_by(packed.step).filter(|_| self.copies);
+        for (nibbles, scales) in rows {
             for ((nibbles, &scale), block) in nibbles.iter().zip(scales).zip(&mut into) {
                 *block = repack(scale, nibbles);
             }

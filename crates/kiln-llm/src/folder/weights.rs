@@ -21,6 +21,8 @@ pub(crate) struct Weights {
     pub(super) plus_one: bool,
     /// Tensors that GGUF files contain and folders do not.
     pub(super) computed: Vec<(&'static str, Vec<f32>)>,
+    /// Whether matrices that cannot share the bytes of their file are copies of them; otherwise they are zeros.
+    pub(crate) copies: bool,
 }
 
 /// The bytes of a file, which keep it open.
@@ -93,6 +95,9 @@ impl Weights {
         let is_aligned = part.as_ref().as_ptr().addr().is_multiple_of(dtype.size());
         if dims.len() > 1 && is_aligned {
             return Ok(Tensor::from_shared(Arc::new(part), dtype, &all)?);
+        }
+        if dims.len() > 1 && !self.copies {
+            return Ok(Tensor::from_vec(vec![0.0; all.iter().product()], &all)?);
         }
         let mut values = floats(part.as_ref(), dtype);
         if self.plus_one && info.name.ends_with("norm.weight") {

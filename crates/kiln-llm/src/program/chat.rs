@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use kiln_llm::{ChatTemplate, Error, Message, Model, Sampler, Session};
+use kiln_llm::{Channel, ChatTemplate, Error, Message, Model, Reply, Sampler, Session};
 
 use crate::Result;
 use crate::program::input::Input;
@@ -20,7 +20,8 @@ pub(crate) struct Chat {
     pub(crate) generation: GenerationOptions,
 }
 
-/// Answers lines of standard input until it ends. Prompts and help go to standard error if that is a terminal.
+/// Answers lines of standard input until it ends. Prompts, help and what a model thinks go to standard error if that is a
+/// terminal.
 pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new();
     let engine = options.generation.engine()?;
@@ -41,6 +42,7 @@ pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<
         system: options.system.as_deref(),
         messages: Vec::new(),
         interrupt: &interrupt,
+        aside: Aside::new(io::stderr().is_terminal().then(io::stderr)),
     };
     conversation.clear();
     let with_person = io::stdin().is_terminal() && io::stderr().is_terminal();
@@ -80,6 +82,48 @@ struct Conversation<'m> {
     system: Option<&'m str>,
     messages: Vec<Message>,
     interrupt: &'m Interrupt,
+    aside: Aside<io::Stderr>,
+}
+
+/// Shows the parts of replies that are not the answer, such as thinking, dimmed, or nowhere.
+struct Aside<W> {
+    to: Option<W>,
+    /// Whether colours are welcome: see <https://no-color.org>.
+    dims: bool,
+    /// The channel of the last text, while it is shown.
+    shown: Option<Channel>,
+}
+
+impl<W: Write> Aside<W> {
+    fn new(to: Option<W>) -> Self {
+        let dims = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { to, dims, shown: None }
+    }
+
+    /// Shows a part of a reply, in a line of its own that begins with a label.
+    fn write(&mut self, channel: Channel, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.shown != Some(channel) {
+            self.end()?;
+        }
+        let Some(to) = &mut self.to else { return Ok(()) };
+        if self.shown.replace(channel).is_none() {
+            let label = if channel == Channel::ToolCall { "call of a tool" } else { "thinking" };
+            write!(to, "{}{label}: ", if self.dims { "\x1b[2m" } else { "" })?;
+        }
+        write!(to, "{text}")?;
+        to.flush()
+    }
+
+    /// Ends the line of the last part.
+    fn end(&mut self) -> io::Result<()> {
+        match (&mut self.to, self.shown.take()) {
+            (Some(to), Some(_)) => writeln!(to, "{}", if self.dims { "\x1b[0m" } else { "" }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Conversation<'_> {
@@ -112,31 +156,72 @@ impl Conversation<'_> {
         self.session.replace(&prompt)?;
         let room = context - prompt.len();
         self.interrupt.begin();
-        let (mut answer, mut made) = (String::new(), 0);
+        let mut made = 0;
+        let mut reply = Reply::new(self.model.tokenizer(), &prompt);
         for token in self.session.generate(&self.sampler, self.most.min(room)) {
-            let token = token?;
-            write!(out, "{}", token.text)?;
-            // Prints each token immediately.
-            out.flush()?;
-            answer += &token.text;
+            match reply.push(token?.token) {
+                (Channel::Answer, text) => {
+                    if !text.is_empty() {
+                        self.aside.end()?;
+                    }
+                    write!(out, "{text}")?;
+                    // Prints each token immediately.
+                    out.flush()?;
+                }
+                (channel, text) => self.aside.write(channel, text)?,
+            }
             made += 1;
             if self.interrupt.is_requested() {
                 break;
             }
         }
+        self.aside.end()?;
         writeln!(out)?;
         out.flush()?;
         let was_stopped = self.interrupt.end();
-        if was_stopped && answer.is_empty() {
+        let was_cut = made == room && !was_stopped;
+        if reply.answer().is_empty() && (was_stopped || made > 0) {
             self.messages.pop();
-        } else {
-            self.messages.push(Message::assistant(answer));
+            let advice = if was_cut { full(context) } else { "ask again, with a larger -n if there is one".into() };
+            let without = format!("the model ended its reply without an answer, so the message is forgotten: {advice}");
+            return Ok((!was_stopped).then_some(without));
         }
-        Ok((made == room && !was_stopped).then(|| format!("the answer was cut, {}", full(context))))
+        self.messages.push(Message::assistant(reply.answer()));
+        Ok(was_cut.then(|| format!("the answer was cut, {}", full(context))))
     }
 }
 
 /// The advice for a full context.
 fn full(context: usize) -> String {
     format!("the context has room for {context}: /clear forgets the conversation, and a larger --ctx gives more room")
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asides_have_lines_of_their_own() {
+        let parts = [
+            (Channel::Thinking, ""),
+            (Channel::Thinking, "Well"),
+            (Channel::Thinking, ", 2."),
+            (Channel::ToolCall, "{}"),
+            (Channel::Thinking, "4"),
+        ];
+        for (dims, begin, end) in [(true, "\x1b[2m", "\x1b[0m"), (false, "", "")] {
+            let mut aside = Aside { to: Some(Vec::new()), dims, shown: None };
+            for (channel, text) in parts {
+                aside.write(channel, text).unwrap();
+            }
+            aside.end().unwrap();
+            aside.end().unwrap();
+            let line = |text: &str| format!("{begin}{text}{end}\n");
+            let expected = [line("thinking: Well, 2."), line("call of a tool: {}"), line("thinking: 4")].concat();
+            assert_eq!(String::from_utf8(aside.to.unwrap()).unwrap(), expected);
+        }
+        let mut nowhere = Aside { to: None::<Vec<u8>>, dims: true, shown: None };
+        nowhere.write(Channel::Thinking, "x").unwrap();
+        nowhere.end().unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kiln::Engine;
-use kiln_llm::{Adapter, EmbeddingModel, Folder, Model, Result, Tokenizer};
+use kiln_llm::{Adapter, EmbeddingModel, Folder, Model, ModelOutline, Result, Tokenizer};
 
 /// An open model, or an adapter.
 pub(crate) enum Input {
@@ -32,6 +32,14 @@ impl Input {
         Ok(match self {
             Self::Gguf(file) => Model::from_gguf(engine, file)?,
             Self::Folder(folder) => Model::from_folder(engine, folder)?,
+            Self::Adapter(adapter) => return Err(no_model(&adapter)),
+        })
+    }
+
+    pub(crate) fn outline(self, engine: &Engine) -> crate::Result<ModelOutline<'_>> {
+        Ok(match self {
+            Self::Gguf(file) => ModelOutline::from_gguf(engine, file)?,
+            Self::Folder(folder) => ModelOutline::from_folder(engine, folder)?,
             Self::Adapter(adapter) => return Err(no_model(&adapter)),
         })
     }

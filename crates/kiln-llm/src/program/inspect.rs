@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use kiln_gguf::Model;
-use kiln_llm::{Adapter, AdapterModule, Bytes, Folder, ModelKind, Tokenizer};
+use kiln_llm::{
+    Adapter, AdapterModule, Bytes, DeviceLayers, Error, Folder, MemoryPlan, ModelKind, ModelOutline, SessionOptions,
+    Tokenizer,
+};
 
 use crate::Result;
 use crate::program::input::Input;
+use crate::program::options::PlacementOptions;
 
 /// Maximum number of characters of a folder's value that are printed.
 const MOST_OF_VALUE: usize = 100;
@@ -39,13 +43,93 @@ impl Total {
     }
 }
 
-/// Prints the contents of a model.
-pub(crate) fn run(input: &Input, out: &mut impl Write) -> Result<()> {
-    match input {
-        Input::Gguf(model) => run_gguf(model, out),
-        Input::Folder(folder) => run_folder(folder, out),
-        Input::Adapter(adapter) => run_adapter(adapter, out),
+/// The session whose memory is planned.
+pub(crate) struct Inspect {
+    pub(crate) context: Option<usize>,
+    pub(crate) placement: PlacementOptions,
+}
+
+/// What is known of a model after its contents were printed.
+struct Findings {
+    /// `None` for adapters, and for models that kiln does not run.
+    kind: Option<ModelKind>,
+    /// What kiln cannot use, and why.
+    problems: Vec<String>,
+}
+
+/// Prints the contents of a model, and the memory that it takes.
+pub(crate) fn run(input: Input, options: &Inspect, out: &mut impl Write) -> Result<()> {
+    let Findings { kind, mut problems } = match &input {
+        Input::Gguf(model) => run_gguf(model, out)?,
+        Input::Folder(folder) => run_folder(folder, out)?,
+        Input::Adapter(adapter) => return run_adapter(adapter, out),
+    };
+    if kind == Some(ModelKind::Decoder) && problems.is_empty() {
+        describe_memory(input, options, &mut problems, out)?;
     }
+    print_problems(&problems, out)
+}
+
+/// Prints the memory that a session takes, and, if the memory of a GPU is limited, how many layers fit.
+fn describe_memory(input: Input, options: &Inspect, problems: &mut Vec<String>, out: &mut impl Write) -> Result<()> {
+    let Inspect { context, placement } = options;
+    let session = SessionOptions { context: *context, cache: placement.cache()? };
+    let engine = placement.engine()?;
+    writeln!(out, "\nMemory")?;
+    let mut outline = match input.outline(&engine) {
+        Ok(outline) => outline,
+        Err(error) => {
+            writeln!(out, "  cannot be planned, see below")?;
+            problems.push(format!("the model: {error}"));
+            return Ok(());
+        }
+    };
+    outline.place_layers(placement.layers.unwrap_or_default());
+    let planned = plan(&outline, session)?;
+    print_indented(&planned.as_ref().map_or_else(ToString::to_string, ToString::to_string), out)?;
+    if let Some(limit) = placement.device_memory() {
+        outline.place_layers(DeviceLayers::Fitting);
+        describe_fitting(planned.ok(), outline.memory_plan(session), limit, out)?;
+    }
+    Ok(())
+}
+
+/// The plan of a session, or the reason why it does not fit.
+fn plan(outline: &ModelOutline<'_>, session: SessionOptions) -> Result<Result<MemoryPlan, Error>> {
+    match outline.memory_plan(session) {
+        Err(error) if !matches!(error, Error::OutOfMemory { .. }) => Err(error.into()),
+        plan => Ok(plan),
+    }
+}
+
+/// Prints how many layers fit a limited memory, and the plan for these unless it was printed already.
+fn describe_fitting(
+    printed: Option<MemoryPlan>,
+    fitting: kiln_llm::Result<MemoryPlan>,
+    limit: u64,
+    out: &mut impl Write,
+) -> Result<()> {
+    let limit = size(limit);
+    let plan = match fitting {
+        Ok(plan) => plan,
+        Err(error) => return Ok(writeln!(out, "  how many layers fit {limit} is not known: {error}")?),
+    };
+    let count = plan.parts.iter().map(|part| part.layers.len()).sum::<usize>();
+    // Only parts on GPUs have a capacity.
+    let on_gpu = plan.parts.iter().find(|part| part.capacity.is_some());
+    match on_gpu {
+        Some(part) => writeln!(out, "  {} of {count} layers fit {limit} on {}", part.layers.len(), part.place)?,
+        None => writeln!(out, "  0 of {count} layers fit {limit}")?,
+    }
+    if printed.is_none_or(|printed| printed.parts != plan.parts) {
+        writeln!(out, "  with --layers fit:")?;
+        print_indented(&plan.to_string(), out)?;
+    }
+    Ok(())
+}
+
+fn print_indented(text: &str, out: &mut impl Write) -> Result<()> {
+    text.lines().try_for_each(|line| Ok(writeln!(out, "  {line}")?))
 }
 
 /// Prints the changes of an adapter in a PEFT folder.
@@ -88,7 +172,7 @@ fn describe_adapter(
     Ok(())
 }
 
-fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
+fn run_gguf(model: &Model, out: &mut impl Write) -> Result<Findings> {
     for (path, file) in model.paths().iter().zip(model.files()) {
         let (keys, tensors) = (file.metadata().len(), file.infos().len());
         let size = size(file.file_bytes() as u64);
@@ -122,9 +206,9 @@ fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
     let mut problems = Vec::new();
     if let (Ok("adapter"), [path], [file]) = (model.metadata().get("general.type"), model.paths(), model.files()) {
         describe_adapter(Adapter::from_gguf(&path.display().to_string(), file), &mut problems, out)?;
-        return print_problems(&problems, out);
+        return Ok(Findings { kind: None, problems });
     }
-    describe_kind(ModelKind::of_gguf(model.metadata()), &mut problems, out)?;
+    let kind = describe_kind(ModelKind::of_gguf(model.metadata()), &mut problems, out)?;
     match model.metadata().value("tokenizer.ggml.model") {
         None => writeln!(out, "\nTokenizer\n  the file has no tokenizer")?,
         Some(_) => describe(Tokenizer::from_gguf(model.metadata()), &mut problems, out)?,
@@ -135,10 +219,10 @@ fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
             total.tensors, total.first
         ));
     }
-    print_problems(&problems, out)
+    Ok(Findings { kind, problems })
 }
 
-fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
+fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<Findings> {
     for (path, bytes) in folder.files() {
         writeln!(out, "{path:?}: safetensors, {}", size(bytes as u64))?;
     }
@@ -171,7 +255,7 @@ fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
     all.print("all", out)?;
 
     let mut problems = Vec::new();
-    describe_kind(folder.kind(), &mut problems, out)?;
+    let kind = describe_kind(folder.kind(), &mut problems, out)?;
     describe(folder.tokenizer(), &mut problems, out)?;
     for (kind, total) in &unsupported {
         problems.push(format!(
@@ -179,7 +263,7 @@ fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
             total.tensors, total.first
         ));
     }
-    print_problems(&problems, out)
+    Ok(Findings { kind, problems })
 }
 
 fn print_problems(problems: &[String], out: &mut impl Write) -> Result<()> {
@@ -194,9 +278,13 @@ fn print_problems(problems: &[String], out: &mut impl Write) -> Result<()> {
 }
 
 /// Prints what the model computes, and which commands run it.
-fn describe_kind(kind: kiln_llm::Result<ModelKind>, problems: &mut Vec<String>, out: &mut impl Write) -> Result<()> {
+fn describe_kind(
+    kind: kiln_llm::Result<ModelKind>,
+    problems: &mut Vec<String>,
+    out: &mut impl Write,
+) -> Result<Option<ModelKind>> {
     writeln!(out, "\nModel")?;
-    match kind {
+    match &kind {
         Ok(ModelKind::Decoder) => writeln!(out, "  a decoder, which continues texts: kiln-llm run")?,
         Ok(ModelKind::Encoder) => writeln!(out, "  an encoder, which gives texts embeddings: kiln-llm embed")?,
         Err(error) => {
@@ -204,7 +292,7 @@ fn describe_kind(kind: kiln_llm::Result<ModelKind>, problems: &mut Vec<String>, 
             problems.push(format!("the model: {error}"));
         }
     }
-    Ok(())
+    Ok(kind.ok())
 }
 
 fn describe(tokenizer: kiln_llm::Result<Tokenizer>, problems: &mut Vec<String>, out: &mut impl Write) -> Result<()> {

@@ -265,21 +265,28 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
     parts.ok_or_else(|| "the number of a token, = and a number are expected, as in 7=-1.5 or 7=-inf".into())
 }
 
-/// Where a model runs, and how it stores keys and values.
+/// Where a model runs, how it stores keys and values, and which adapters it uses.
 #[derive(Args)]
 pub(crate) struct ExecutionOptions {
-    /// The type of stored keys and values: f32, f16, bf16 or a quantised format such as q8_0
-    #[arg(long, default_value = "f16", value_name = "TYPE")]
-    cache: String,
+    #[command(flatten)]
+    placement: PlacementOptions,
     /// A LoRA adapter (a GGUF file or a PEFT folder) and its scale: 1 unless a number follows the last `=`. May be
     /// given several times: the updates of all adapters are added
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = lora)]
     lora: Vec<(PathBuf, f32)>,
+}
+
+/// Where a model runs, and how it stores keys and values: the options that its plan of memory depends on.
+#[derive(Args)]
+pub(crate) struct PlacementOptions {
+    /// The type of stored keys and values: f32, f16, bf16 or a quantised format such as q8_0
+    #[arg(long, default_value = "f16", value_name = "TYPE")]
+    cache: String,
     /// How many layers, counted from the last, run on the GPU while the others run on the CPU: a number, or `fit` for
     /// as many as fit its memory [default: all; without --device the number that is predicted to be fastest among those
     /// that fit]
     #[arg(long, value_name = "N|fit", value_parser = layers)]
-    layers: Option<DeviceLayers>,
+    pub(crate) layers: Option<DeviceLayers>,
     #[command(flatten)]
     device: DeviceOption,
 }
@@ -358,10 +365,27 @@ impl ExecutionOptions {
     /// The model of a command, with its layers placed as the options say.
     pub(crate) fn model<'e>(&self, input: Input, engine: &'e Engine) -> Result<Model<'e>> {
         let mut model = input.model(engine)?;
-        model.place_layers(self.layers.unwrap_or_default());
+        model.place_layers(self.placement.layers.unwrap_or_default());
         Ok(model)
     }
 
+    /// The element type of keys and values.
+    pub(crate) fn cache(&self) -> Result<DType> {
+        self.placement.cache()
+    }
+
+    /// The engine of the device.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        self.placement.engine()
+    }
+
+    /// The engine of the device, with timed kernels.
+    pub(crate) fn timed_engine(&self) -> Result<Engine> {
+        self.placement.device.engine_of(&|| Engine::builder().time_kernels(true))
+    }
+}
+
+impl PlacementOptions {
     /// The element type of keys and values.
     pub(crate) fn cache(&self) -> Result<DType> {
         let unknown = || format!("{:?} is not an element type; f32, f16, bf16 and q8_0 are", self.cache);
@@ -373,9 +397,9 @@ impl ExecutionOptions {
         self.device.engine()
     }
 
-    /// The engine of the device, with timed kernels.
-    pub(crate) fn timed_engine(&self) -> Result<Engine> {
-        self.device.engine_of(&|| Engine::builder().time_kernels(true))
+    /// The bytes of GPU memory that a model may take, if the user gives them.
+    pub(crate) fn device_memory(&self) -> Option<u64> {
+        self.device.device_memory
     }
 }
 

@@ -1,6 +1,7 @@
 //! Vocabularies written by hand.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod chain;
 pub(crate) mod divided;
 pub(crate) mod placed;
 pub(crate) mod random_adapter;
@@ -82,6 +83,17 @@ pub(crate) fn bpe() -> Keys {
         .with("token_type", kinds)
         .with("merges", vec!["a b", "\u{120} ab"])
         .with("eos_token_id", 258u32)
+}
+
+/// The same with the tokens of the format harmony.
+pub(crate) fn harmony() -> Tokenizer {
+    let mut tokens: Vec<String> = (0..=255u8).map(|byte| alphabet(byte).to_string()).collect();
+    tokens.extend(["ab", "\u{120}ab", "<|return|>"].map(String::from));
+    tokens
+        .extend(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "<|call|>"].map(String::from));
+    let mut kinds = vec![NORMAL; 258];
+    kinds.extend([CONTROL; 7]);
+    bpe().with("tokens", tokens).with("token_type", kinds).tokenizer().unwrap()
 }
 
 /// GPT-2's character of a byte, as its own source has it: printable ones first, then the others from 256 on.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use js_sys::{Array, Object, Uint32Array};
-use kiln_llm::{Decoder, Encoding, Error, Message, Model, Result, Sampler, Session, SessionOptions};
+use kiln_llm::{Decoder, Encoding, Error, Generated, Message, Model, Result, Sampler, Session, SessionOptions};
 use wasm_bindgen::{JsCast, JsValue};
 
 use super::Loading;
@@ -138,15 +138,13 @@ impl<'m> Sessions<'m> {
 
     async fn token(&mut self, options: &Options<'_>) -> Result<JsValue> {
         let sampler = sampler(options)?;
-        let tokenizer = self.model.tokenizer();
-        let open = self.open(options)?;
-        let token = open.session.sample_async(&sampler).await?;
-        if tokenizer.is_end(token) {
+        let Open { session, decoder } = self.open(options)?;
+        let Some(Generated { token, text }) = session.next_async(&sampler, decoder).await? else {
             return Ok(JsValue::UNDEFINED);
-        }
+        };
         let object = Object::new();
         set(&object, "token", token);
-        set(&object, "text", open.decoder.push(token));
+        set(&object, "text", &*text);
         Ok(object.into())
     }
 }
