@@ -1,6 +1,7 @@
 //! The device: what the device layer of [`kiln_device`] asks of it, in calls of the driver.
 
 mod direct;
+mod groups;
 mod kernels;
 mod open;
 mod options;

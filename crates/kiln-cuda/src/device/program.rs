@@ -7,6 +7,7 @@ use kiln_device::{Bindings, KernelTime, Profile};
 use kiln_ir::Result;
 use kiln_ptx::Launch;
 
+use super::groups;
 use crate::driver::{Begins, CapturedGraph, DeviceMemory, Event, Function, Span};
 use crate::plan::{Dispatch, beginnings};
 use crate::{CudaDevice, Region, span};
@@ -79,6 +80,13 @@ impl Program {
         for program in &mut *programs {
             captured &= program.graph()?.is_some();
         }
+        let devices: Vec<CudaDevice> = programs.iter().map(|program| program.device.clone()).collect();
+        groups::in_turn(&devices, || Self::launch_together(programs, captured))?;
+        programs.iter_mut().for_each(Self::end);
+        Ok(())
+    }
+
+    fn launch_together(programs: &mut [Self], captured: bool) -> Result<()> {
         if captured {
             programs.iter_mut().try_for_each(|program| program.graph.as_mut().map_or(Ok(()), CapturedGraph::launch))?;
         } else {
@@ -91,7 +99,6 @@ impl Program {
                 programs.iter().try_for_each(turn)?;
             }
         }
-        programs.iter_mut().for_each(Self::end);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! A device that is open: its context and its stream.
 
 use std::ffi::{CString, c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use kiln_ir::{Error, Result};
@@ -42,6 +42,17 @@ const NON_BLOCKING: u32 = 1;
 /// Errors after which nothing in a context works any more: faults of kernels, of the hardware and of the driver.
 fn is_lasting(code: Code) -> bool {
     matches!(code, 4 | 46 | 201 | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 999)
+}
+
+/// Locked for writing while a group submits to its devices.
+static SUBMITTING: RwLock<()> = RwLock::new(());
+
+/// Submits to several devices whose kernels wait for one another. Until the last has its kernels, no other thread begins a call that may
+/// wait for all work of a device: such a call would wait for a kernel that waits for one not submitted yet, and would keep the driver
+/// from submitting it.
+pub(crate) fn submit_together<T>(submit: impl FnOnce() -> T) -> T {
+    let _alone = SUBMITTING.write().unwrap_or_else(PoisonError::into_inner);
+    submit()
 }
 
 impl Context {
@@ -144,8 +155,19 @@ impl Context {
         self.check(what, code)
     }
 
-    /// [`Context::run`] for releasing resources: it also runs on a lost device, and logs a failure.
+    /// [`Context::run`] for calls that may wait for all work of the device, such as an allocation. They do not begin while a group submits
+    /// ([`submit_together`]).
+    ///
+    /// # Errors
+    /// The errors of [`Context::run`].
+    pub(super) fn run_waiting(&self, what: &str, call: impl FnOnce(&Functions) -> Code) -> Result<()> {
+        let _submitted = SUBMITTING.read().unwrap_or_else(PoisonError::into_inner);
+        self.run(what, call)
+    }
+
+    /// [`Context::run_waiting`] for releasing resources: it also runs on a lost device, and logs a failure.
     pub(super) fn give_back(&self, what: &str, call: impl FnOnce(&Functions) -> Code) {
+        let _submitted = SUBMITTING.read().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as in `run`.
         let code = match unsafe { (self.driver.call.cuCtxSetCurrent)(self.context) } {
             SUCCESS => call(&self.driver.call),

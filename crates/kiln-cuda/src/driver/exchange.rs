@@ -127,7 +127,7 @@ impl Mapping {
         let properties = properties(context);
         let mut handle = 0;
         // SAFETY: it reads valid properties and writes one handle, to a valid place; no flags are defined.
-        let taken = context.run(WHAT, |call| unsafe { (call.cuMemCreate)(&mut handle, bytes, &properties, 0) });
+        let taken = context.run_waiting(WHAT, |call| unsafe { (call.cuMemCreate)(&mut handle, bytes, &properties, 0) });
         let out = |error| if let Error::OutOfMemory { .. } = error { Error::OutOfMemory { bytes } } else { error };
         taken.map_err(out)?;
         let (context, users) = (context.clone(), users.to_vec());
@@ -135,17 +135,22 @@ impl Mapping {
         let mut mapping = Self { context, users, handle, address: 0, is_mapped: false, bytes };
         let mut address = 0;
         let reserving = "reserving addresses";
-        // SAFETY: it writes one address, to a valid place. Zeros leave the alignment and the address to the driver.
-        mapping.context.run(reserving, |call| unsafe { (call.cuMemAddressReserve)(&mut address, bytes, 0, 0, 0) })?;
+        mapping.context.run_waiting(reserving, |call| {
+            // SAFETY: it writes one address, to a valid place. Zeros leave the alignment and the address to the driver.
+            unsafe { (call.cuMemAddressReserve)(&mut address, bytes, 0, 0, 0) }
+        })?;
         mapping.address = address;
-        // SAFETY: the driver has just reserved this many bytes at the address, and nothing is mapped there; the allocation has as many.
-        mapping.context.run("mapping memory", |call| unsafe { (call.cuMemMap)(address, bytes, 0, handle, 0) })?;
+        mapping.context.run_waiting("mapping memory", |call| {
+            // SAFETY: the driver has just reserved this many bytes at the address, and nothing is mapped there; the allocation has as
+            // many.
+            unsafe { (call.cuMemMap)(address, bytes, 0, handle, 0) }
+        })?;
         mapping.is_mapped = true;
         let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access: Vec<CUmemAccessDesc> =
             mapping.users.iter().map(|user| CUmemAccessDesc { location: location(user), flags }).collect();
         // SAFETY: the range is mapped; there are as many descriptions as stated, which are only read.
-        mapping.context.run("mapping memory for other devices", |call| unsafe {
+        mapping.context.run_waiting("mapping memory for other devices", |call| unsafe {
             (call.cuMemSetAccess)(address, bytes, access.as_ptr(), access.len())
         })?;
         Ok(mapping)

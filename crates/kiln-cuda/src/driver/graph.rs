@@ -59,7 +59,7 @@ impl CapturedGraph {
         const NON_BLOCKING: u32 = 1;
         let mut stream = std::ptr::null_mut();
         // SAFETY: it writes one handle, to a valid place.
-        context.run("making a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
+        context.run_waiting("making a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
         let capture = Capture { context, stream };
         // Calls of other threads do not affect this capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -72,8 +72,9 @@ impl CapturedGraph {
         let mut executable = std::ptr::null_mut();
         let made = recorded.and(ended).and_then(|()| {
             // SAFETY: the driver has just returned the graph; it writes one handle, to a valid place.
-            context
-                .run("making a graph", |call| unsafe { (call.cuGraphInstantiateWithFlags)(&mut executable, graph, 0) })
+            context.run_waiting("making a graph", |call| unsafe {
+                (call.cuGraphInstantiateWithFlags)(&mut executable, graph, 0)
+            })
         });
         if !graph.is_null() {
             // SAFETY: the handle came from the driver and is destroyed once; the executable does not need it.

@@ -51,7 +51,7 @@ impl DeviceMemory {
         let size = usize::try_from(bytes).map_err(|_| out())?;
         let mut pointer = 0;
         // SAFETY: it writes one address, to a valid place.
-        let taken = context.run("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
+        let taken = context.run_waiting("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out() } else { error })?;
         Ok(Self { context: context.clone(), pointer, bytes, origin: Origin::Allocated })
     }
@@ -154,7 +154,7 @@ impl PinnedMemory {
         const SEEN_BY_DEVICES: u32 = 2;
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: it writes one address, to a valid place.
-        let taken = context.run("taking memory of the host", |call| unsafe {
+        let taken = context.run_waiting("taking memory of the host", |call| unsafe {
             (call.cuMemHostAlloc)(&mut pointer, bytes, SEEN_BY_DEVICES)
         });
         let out = Error::OutOfMemory { bytes };

@@ -14,7 +14,7 @@ mod module;
 mod nvml;
 mod tensor_map;
 
-pub(crate) use context::{Context, Facts};
+pub(crate) use context::{Context, Facts, submit_together};
 pub(crate) use event::Event;
 pub(crate) use graph::CapturedGraph;
 pub(crate) use library::Driver;

@@ -85,18 +85,21 @@ pub(crate) fn compile(context: &Context, name: &str, text: &str) -> Result<Vec<u
     let mut state: CUlinkState = std::ptr::null_mut();
     let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
     // SAFETY: there are as many options and values as stated; the logs live until the linker is destroyed.
-    context.run(&what, |call| unsafe { (call.cuLinkCreate_v2)(4, options, values, &mut state) })?;
+    context.run_waiting(&what, |call| unsafe { (call.cuLinkCreate_v2)(4, options, values, &mut state) })?;
     let bytes = text.as_bytes_with_nul();
     // SAFETY: the text ends with a zero and is only read.
-    let added = context.run(&what, |call| unsafe {
+    let added = context.run_waiting(&what, |call| unsafe {
         let (data, nothing) = (bytes.as_ptr().cast_mut().cast(), std::ptr::null_mut());
         let kind = CUjitInputType::CU_JIT_INPUT_PTX;
         (call.cuLinkAddData_v2)(state, kind, data, bytes.len(), label.as_ptr(), 0, nothing, std::ptr::null_mut())
     });
     let (mut cubin, mut size) = (std::ptr::null_mut::<c_void>(), 0);
-    // SAFETY: it writes an address and a number, to valid places.
-    let linked =
-        added.and_then(|()| context.run(&what, |call| unsafe { (call.cuLinkComplete)(state, &mut cubin, &mut size) }));
+    let linked = added.and_then(|()| {
+        context.run_waiting(&what, |call| {
+            // SAFETY: it writes an address and a number, to valid places.
+            unsafe { (call.cuLinkComplete)(state, &mut cubin, &mut size) }
+        })
+    });
     // SAFETY: the code belongs to the linker, which is alive until the next call.
     let code = linked.map(|()| unsafe { std::slice::from_raw_parts(cubin.cast::<u8>(), size) }.to_vec());
     // SAFETY: the handle came from the driver and is destroyed once.
@@ -182,21 +185,22 @@ impl Function {
         let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
         // SAFETY: there are as many options and values as stated, and the logs outlive the call. A text ends with a
         // zero; machine code came from the driver's compiler, or from a file whose checksum is valid.
-        let loaded = context.run(&what, |call| unsafe {
+        let loaded = context.run_waiting(&what, |call| unsafe {
             (call.cuModuleLoadDataEx)(&mut module, code.as_ptr().cast(), 4, options, values)
         });
         loaded.map_err(|error| logs.explain(error))?;
         let module = Module { context: context.clone(), module };
         let mut function = std::ptr::null_mut();
         // SAFETY: the name ends with a zero; it writes one handle, to a valid place.
-        let found = context
-            .run(&what, |call| unsafe { (call.cuModuleGetFunction)(&mut function, module.module, entry.as_ptr()) });
+        let found = context.run_waiting(&what, |call| unsafe {
+            (call.cuModuleGetFunction)(&mut function, module.module, entry.as_ptr())
+        });
         found?;
         let shared = kernel.dynamic_shared_bytes();
         if shared > 0 {
             let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the driver has just returned the function; a size beyond that of the device is refused.
-            context.run(&what, |call| unsafe { (call.cuFuncSetAttribute)(function, most, shared as c_int) })?;
+            context.run_waiting(&what, |call| unsafe { (call.cuFuncSetAttribute)(function, most, shared as c_int) })?;
         }
         let launching = format!("launching {}", kernel.name());
         let mut function = Self { module, function, kernel, most_blocks: u32::MAX, launching };

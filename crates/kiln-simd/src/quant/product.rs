@@ -148,7 +148,7 @@ const AHEAD: usize = 4096;
 const PART: usize = 32;
 
 /// Multiplications below which one thread is faster.
-pub(super) const PARALLEL: usize = 1 << 20;
+pub(super) const PARALLEL: usize = 1 << 18;
 
 thread_local! {
     /// Rounded rows, reused between calls.

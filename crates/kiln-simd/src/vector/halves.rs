@@ -99,7 +99,7 @@ pub(crate) unsafe fn widen_halves(isa: Isa, from: &[f16], to: &mut [f32]) {
                 _ => 0,
             }
         };
-        return kiln_ir::widen(Data::F16(&from[done..]), &mut to[done..]);
+        kiln_ir::widen(Data::F16(&from[done..]), &mut to[done..]);
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -132,7 +132,7 @@ pub(crate) unsafe fn narrow_to_halves(isa: Isa, from: &[f32], to: &mut [f16]) {
         }
         // SAFETY: the caller guarantees the set, which has F16C; AVX-512 is available only if AVX2 is.
         let done = if matches!(isa, Isa::Avx2 | Isa::Avx512) { unsafe { avx2(from, to) } } else { 0 };
-        return kiln_ir::narrow(&from[done..], DataMut::F16(&mut to[done..]));
+        kiln_ir::narrow(&from[done..], DataMut::F16(&mut to[done..]));
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
