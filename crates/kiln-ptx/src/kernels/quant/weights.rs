@@ -15,6 +15,7 @@ pub(super) enum Layout {
     },
     Q6K,
     Q8_0,
+    Mxfp4,
 }
 
 /// The part of a row of weights that a warp processes at once.
@@ -29,7 +30,7 @@ pub(super) struct Step {
     pub(super) has_minima: bool,
     /// Whether bytes are unsigned.
     pub(super) unsigned: bool,
-    /// Whether a row may begin at any multiple of two bytes, instead of sixteen.
+    /// Whether a row may begin at any byte, or any multiple of two bytes, instead of sixteen.
     pub(super) is_split: bool,
 }
 
@@ -42,7 +43,6 @@ impl Step {
             | QuantFormat::Q5_0
             | QuantFormat::Q5_1
             | QuantFormat::Iq4Nl
-            | QuantFormat::Mxfp4
             | QuantFormat::Q2K
             | QuantFormat::Q3K
             | QuantFormat::Iq4Xs => {
@@ -76,7 +76,26 @@ impl Step {
                 unsigned: false,
                 is_split: true,
             },
+            // Four blocks.
+            QuantFormat::Mxfp4 => Self {
+                layout: Layout::Mxfp4,
+                elements: 128,
+                bytes: 68,
+                group: 32,
+                has_minima: false,
+                unsigned: false,
+                is_split: true,
+            },
         })
+    }
+
+    /// Bytes from the preceding multiple of sixteen to where a row may begin, at most.
+    pub(super) fn reach(&self) -> u32 {
+        match self.layout {
+            Layout::Affine { .. } => 0,
+            Layout::Q6K | Layout::Q8_0 => 14,
+            Layout::Mxfp4 => 15,
+        }
     }
 
     /// Groups of elements.
@@ -131,6 +150,7 @@ impl<'k> Row<'k> {
             Layout::Affine { five } => affine(k, five, at.byte_index(bytes), t, turn),
             Layout::Q6K => q6_k(k, at, bytes, t, turn),
             Layout::Q8_0 => q8_0(k, at, bytes, t, turn),
+            Layout::Mxfp4 => mxfp4(k, at, bytes, t, turn),
         }
     }
 }
@@ -178,18 +198,24 @@ fn affine<'k>(k: &'k Builder, five: bool, at: Pointer<'k, Shared, u32>, t: Word<
     Row { groups, scales: (0..8 / turn.of).map(scale).collect() }
 }
 
-/// Words that begin at a multiple of two bytes.
-struct Halves<'k> {
+/// Words of unaligned bytes.
+struct Unaligned<'k> {
     k: &'k Builder,
     /// The word that contains the first byte.
     at: Pointer<'k, Shared, u32>,
     selector: Word<'k>,
 }
 
-impl<'k> Halves<'k> {
-    /// Beginning at this offset in bytes from `at`.
+impl<'k> Unaligned<'k> {
+    /// Beginning at this offset in bytes from `at`, a multiple of two.
     fn new(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>) -> Self {
         let selector = k.selp(0x5432u32, 0x3210u32, k.ne(bytes & 2u32, 0));
+        Self { k, at: at.byte_index(bytes & !3u32), selector }
+    }
+
+    /// Beginning at any byte.
+    fn odd(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>) -> Self {
+        let selector = k.mad(bytes & 3u32, 0x1111u32, 0x3210u32);
         Self { k, at: at.byte_index(bytes & !3u32), selector }
     }
 
@@ -209,7 +235,7 @@ fn half<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, furth
 
 /// Q6_K. Integers minus 32 are in the upper six bits of their bytes.
 fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
-    let of_lane = Halves::new(k, at, bytes + t * 4u32);
+    let of_lane = Unaligned::new(k, at, bytes + t * 4u32);
     let word = |bytes: u32| of_lane.words(bytes, 1)[0];
     let mut groups = Vec::new();
     for part in 0..2u32 {
@@ -228,7 +254,7 @@ fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Wo
     let unit = half(k, at, bytes, 208) * 0.25f32;
     // Inverting the sign bit adds 128 to each byte.
     let scales: Vec<_> =
-        Halves::new(k, at, bytes).words(192, 4).into_iter().map(|word| word ^ 0x8080_8080u32).collect();
+        Unaligned::new(k, at, bytes).words(192, 4).into_iter().map(|word| word ^ 0x8080_8080u32).collect();
     let scale = |set: u32| {
         let number = set * turn.of;
         let scale = turn.byte(k, scales[number as usize / 4], number % 4) - (f32::from_bits(LIFTED) + 128.0);
@@ -241,10 +267,48 @@ fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Wo
 fn q8_0<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
     const BLOCK: u32 = 34;
     // The integers of every second block begin two bytes further in a word.
-    let of_lane = [2, BLOCK + 2].map(|first: u32| Halves::new(k, at, bytes + t * 8u32 + first));
+    let of_lane = [2, BLOCK + 2].map(|first: u32| Unaligned::new(k, at, bytes + t * 8u32 + first));
     let groups = (0..4u32).map(|block| of_lane[block as usize % 2].words(block / 2 * 2 * BLOCK, 2));
     let groups = groups.collect();
     let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
     let scale = |set: u32| (half(k, at, of_turn, set * turn.of * BLOCK), None);
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
+}
+
+/// Four blocks of MXFP4.
+fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
+    const BLOCK: u32 = 17;
+    // The lower half of a block's elements is in the lower nibbles of its bytes, the upper half in the upper ones.
+    let right = (t & 2u32) << 1;
+    let group = |block: u32| {
+        let of_lane = Unaligned::odd(k, at, bytes + (t & 1u32) * 8u32 + (1 + BLOCK * block));
+        of_lane.words(0, 2).into_iter().map(|word| doubled(k, word >> right & 0x0f0f_0f0fu32)).collect()
+    };
+    let groups = (0..4).map(group).collect();
+    let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
+    let scale = |set: u32| {
+        let place = of_turn + set * turn.of * BLOCK;
+        let word: Word<'k> = k.ld(at.byte_index(place & !3u32));
+        let e = word >> ((place & 3u32) << 3) & 0xffu32;
+        // A power of two: 2^(e - 128), subnormal for 0 and 1. 255 is NaN.
+        let normal = (e - 1u32) << 23;
+        let small = k.shl(0x0020_0000u32, e);
+        let bits = k.selp(small, normal, k.lt(e, 2));
+        (k.bits_f32(k.selp(0x7fc0_0000u32, bits, k.eq(e, 255))), None)
+    };
+    Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
+}
+
+/// The numbers of [`kiln_ir::quant::DOUBLED`] at four indices below 16, one in each byte.
+fn doubled<'k>(k: &'k Builder, indices: Word<'k>) -> Word<'k> {
+    let table = |from: usize| u32::from_le_bytes(std::array::from_fn(|i| kiln_ir::quant::DOUBLED[from + i] as u8));
+    // The lower three bits of each index as the four digits of a selector: with the fourth bit it would repeat a sign.
+    let three = indices & 0x0707_0707u32;
+    let pairs = (three | three >> 4) & 0x00ff_00ffu32;
+    let selector = pairs | pairs >> 8;
+    let [positive, negative] =
+        [0, 8].map(|from| k.prmt(k.constant(table(from)), k.constant(table(from + 4)), selector));
+    // The fourth bit at the top of each byte, repeated through it.
+    let signs = k.prmt(indices << 4, 0u32, 0xba98u32);
+    positive & !signs | negative & signs
 }

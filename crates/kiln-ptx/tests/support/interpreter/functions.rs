@@ -160,7 +160,10 @@ pub(super) fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         },
         "prmt.b32" => |x| {
             let bytes = x[0] | x[1] << 32;
-            (0..4).fold(0, |word, i| word | (bytes >> (8 * (x[2] >> (4 * i) & 7)) & 0xff) << (8 * i))
+            let byte = |digit: u64| bytes >> (8 * (digit & 7)) & 0xff;
+            // The fourth bit of a digit repeats the sign of the byte.
+            let chosen = |digit: u64| if digit & 8 == 0 { byte(digit) } else { 0xff * (byte(digit) >> 7) };
+            (0..4).fold(0, |word, i| word | chosen(x[2] >> (4 * i) & 15) << (8 * i))
         },
         "join" => |x| x[0] | x[1] << 32,
         "mapa.shared::cluster.u32" => |x| cluster::address(x[0], x[1]),
