@@ -8,8 +8,8 @@
 //!
 //! For a row of x and a piece of 16 rows of weights, AVX-512 takes 8 products, a conversion, a product of scales and a
 //! multiply-add: products of bytes and of f32 share ports, so a tile reaches at most 0.8 of the rate of products of bytes, which
-//! is four times that of f32. AVX2 takes some 27 instructions for 8 rows of weights. The terms of pieces are added in f32, in order: the same bits for every width of registers, number
-//! of rows and of threads.
+//! is four times that of f32. AVX2 takes some 27 instructions for 8 rows of weights. The terms of pieces are added in f32, in order:
+//! the same bits for every width of registers, number of rows and of threads.
 
 use std::cell::RefCell;
 
