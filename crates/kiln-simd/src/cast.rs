@@ -136,29 +136,6 @@ pub(crate) fn as_f32<'a>(simd: &Simd, floats: Data<'a>, wide: &'a mut Vec<f32>) 
     Ok(&wide[..n])
 }
 
-/// Calls `run` with every operand of f16 or bf16 cast to f32.
-///
-/// # Errors
-/// [`kiln_ir::Error::OutOfMemory`], and those of `run`.
-pub(crate) fn widened<R>(
-    simd: &Simd,
-    inputs: &[Operand<'_>],
-    run: impl FnOnce(&[Operand<'_>]) -> Result<R>,
-) -> Result<R> {
-    let narrow = |input: &Operand<'_>| input.ty().dtype.is_float() && input.ty().dtype != DType::F32;
-    if !inputs.iter().any(narrow) {
-        return run(inputs);
-    }
-    let mut wide: Vec<Vec<f32>> = inputs.iter().map(|_| Vec::new()).collect();
-    let mut operands = inputs.to_vec();
-    for ((operand, input), wide) in operands.iter_mut().zip(inputs).zip(&mut wide) {
-        if narrow(input) {
-            *operand = Operand::new(Data::F32(as_f32(simd, input.data(), wide)?), input.shape())?;
-        }
-    }
-    run(&operands)
-}
-
 impl Execute for Cast {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         // SAFETY: a `Simd` exists only for an available instruction set.

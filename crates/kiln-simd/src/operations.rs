@@ -1,9 +1,9 @@
 //! Dispatches operations to kernels; fast paths for slices. Every one of them enters the default floating-point state.
 
-use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check, check_outputs};
+use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check, check_outputs, widened};
 use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 
-use crate::cast::widened;
+use crate::cast::widen;
 use crate::float_state::require_default;
 use crate::simd::{Execute, Simd};
 use crate::{elementwise, gemm, reduce, transpose};
@@ -89,7 +89,10 @@ fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Res
         outputs[0].as_bytes().copy_from_slice(call.inputs()[0].data().as_bytes());
     }
     let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(simd, inputs, outputs));
-    if op.reads_as_stored() || reads_stored(op) { run(call.inputs()) } else { widened(simd, call.inputs(), run) }
+    if op.reads_as_stored() || reads_stored(op) {
+        return run(call.inputs());
+    }
+    widened(call.inputs(), |floats, wide| widen(simd, floats, wide, simd.threads()), run)
 }
 
 /// [`Execute::READS_STORED`] of the operation.

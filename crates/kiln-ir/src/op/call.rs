@@ -143,14 +143,20 @@ pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataM
 ///
 /// # Errors
 /// [`Error::OutOfMemory`], and those of `run`.
-pub fn widened<R>(inputs: &[Operand<'_>], run: impl FnOnce(&[Operand<'_>]) -> Result<R>) -> Result<R> {
+pub fn widened<R>(
+    inputs: &[Operand<'_>],
+    widen: impl Fn(Data<'_>, &mut [f32]),
+    run: impl FnOnce(&[Operand<'_>]) -> Result<R>,
+) -> Result<R> {
     let narrow = |input: &Operand<'_>| input.ty().dtype.is_float() && input.ty().dtype != DType::F32;
     if !inputs.iter().any(narrow) {
         return run(inputs);
     }
     let wide = inputs.iter().map(|input| {
         let mut wide = crate::zeros(if narrow(input) { input.shape().numel() } else { 0 })?;
-        crate::widen(input.data(), &mut wide);
+        if narrow(input) {
+            widen(input.data(), &mut wide);
+        }
         Ok(wide)
     });
     let wide = wide.collect::<Result<Vec<Vec<f32>>>>()?;

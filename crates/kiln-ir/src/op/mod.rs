@@ -471,6 +471,6 @@ impl Op {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         self.infer(&types)?;
         let reference = |inputs: &[Operand<'_>]| Ok(for_operation!(self, op => op.reference(inputs)));
-        if self.reads_as_stored() { reference(inputs) } else { widened(inputs, reference) }
+        if self.reads_as_stored() { reference(inputs) } else { widened(inputs, crate::widen, reference) }
     }
 }

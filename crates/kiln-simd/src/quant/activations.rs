@@ -13,10 +13,10 @@ use crate::vector::{PlainKernel, element, signed_sub_block};
 const MOST: f32 = 32639.0;
 
 /// Blocks whose largest magnitude is below this (2^-80) are not rounded, because their products would be subnormal.
-pub(super) const LEAST: f32 = f32::from_bits((127 - 80) << 23);
+const LEAST: f32 = f32::from_bits((127 - 80) << 23);
 
 /// Adding this puts the nearest integer, ties to even, into the low bits of the representation.
-pub(super) const MAGIC: f32 = (3u32 << 22) as f32;
+const MAGIC: f32 = (3u32 << 22) as f32;
 
 /// A cache line, the unit of the scratch memory.
 #[derive(Clone, Copy)]
@@ -109,9 +109,9 @@ impl PlainKernel for Round<'_> {
     }
 }
 
-/// The integers of a block, and their unit.
+/// The integers of a block, at most `most` in magnitude, and their unit: zero for zeros, NaN for what cannot be rounded.
 #[inline(always)]
-fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
+pub(super) fn integers<const N: usize>(x: &[f32], most: f32) -> ([i32; N], f32) {
     let Some(x) = x.first_chunk::<N>() else { return ([0; N], f32::NAN) };
     let mut top = 0;
     for v in x {
@@ -121,19 +121,19 @@ fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
     if !(LEAST..f32::INFINITY).contains(&largest) {
         return ([0; N], if top == 0 { 0.0 } else { f32::NAN });
     }
-    let inverse = MOST / largest;
+    let inverse = most / largest;
     let mut q = [0; N];
     for (q, v) in q.iter_mut().zip(x) {
         *q = (v * inverse + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
     }
-    (q, largest / MOST)
+    (q, largest / most)
 }
 
 /// # Safety
 /// `block` is writable for a line, or two with sums.
 #[inline(always)]
 unsafe fn round_words<const SUMS: bool>(x: &[f32], block: *mut u8) -> f32 {
-    let (q, unit) = integers::<32>(x);
+    let (q, unit) = integers::<32>(x, MOST);
     let mut words = [0i16; 32];
     for i in 0..32 {
         words[i] = q[i] as i16;
@@ -198,7 +198,7 @@ fn sums(q: &[i32; 256]) -> [i32; 16] {
 /// `block` is writable for nine lines.
 #[inline(always)]
 unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
-    let (q, unit) = integers::<256>(x);
+    let (q, unit) = integers::<256>(x, MOST);
     // The minimum of a sub-block multiplies both of its halves, so each half may use either lane.
     let (integers, mut sums) = (sums(&q), [0.0f32; 16]);
     for i in 0..16 {
@@ -216,7 +216,7 @@ unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
 /// `block` is writable for nine lines.
 #[inline(always)]
 unsafe fn round_symmetric(x: &[f32], block: *mut u8) -> f32 {
-    let (q, unit) = integers::<256>(x);
+    let (q, unit) = integers::<256>(x, MOST);
     let sums = sums(&q);
     let mut corrections = [0; 16];
     for (lane, correction) in corrections.iter_mut().enumerate() {

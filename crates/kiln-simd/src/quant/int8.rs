@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use kiln_ir::QuantFormat;
 use kiln_ir::quant::{Scales, Values};
 
-use super::activations::{LEAST, Line, MAGIC};
+use super::activations::{Line, integers};
 use super::product::{PARALLEL, exact};
 use super::weights::{Weights, for_weights};
 use crate::simd::Simd;
@@ -132,7 +132,11 @@ impl PlainKernel for Round<'_> {
         let (r, groups) = (self.row - first, self.kind.groups);
         let (x, _) = self.x.as_chunks::<PIECE>();
         for (i, piece) in x.iter().enumerate() {
-            let (q, unit) = integers(piece);
+            let (integers, unit) = integers::<PIECE>(piece, 127.0);
+            let mut q = [0; PIECE];
+            for l in 0..PIECE {
+                q[l] = integers[l] as i8;
+            }
             let at = (first * x.len() + rows * i) * self.kind.row();
             // SAFETY: the contract of `Round`. For each piece, a tile has the integers of its rows, then their units, then their sums.
             unsafe {
@@ -153,25 +157,6 @@ impl PlainKernel for Round<'_> {
             }
         }
     }
-}
-
-/// A piece in 8 bits, `x ≈ unit q`. The unit is NaN where that is not possible.
-#[inline(always)]
-fn integers(x: &[f32; PIECE]) -> ([i8; PIECE], f32) {
-    let mut top = 0;
-    for v in x {
-        top = u32::max(top, v.to_bits() & 0x7fff_ffff);
-    }
-    let largest = f32::from_bits(top);
-    if !(LEAST..f32::INFINITY).contains(&largest) {
-        return ([0; PIECE], if top == 0 { 0.0 } else { f32::NAN });
-    }
-    let inverse = 127.0 / largest;
-    let mut q = [0; PIECE];
-    for (q, v) in q.iter_mut().zip(x) {
-        *q = (v * inverse + MAGIC).to_bits() as i8;
-    }
-    (q, largest / 127.0)
 }
 
 /// The least power of two as a scale whose products with units are not subnormal (2^-32).
