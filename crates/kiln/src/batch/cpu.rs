@@ -87,7 +87,9 @@ impl Batch<'_> {
             // One matrix multiplies a stack of others: the rows of the stack follow one another in memory.
             let dims = operands[0].ty().shape;
             let m = dims.dims().iter().rev().skip(1).product();
-            return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, m, out));
+            return widened(&operands[..1], kiln_ir::widen, |a| {
+                self.engine.matmul_packed_into(a[0].data().f32(), b, m, out)
+            });
         }
         match step {
             Step::Run { op, .. } if updated.is_some() => {
