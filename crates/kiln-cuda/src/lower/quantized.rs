@@ -151,8 +151,9 @@ impl Lower<CudaDevice> for QuantMatmul {
         let hardware = *plan.target;
         let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
         let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
+        let decodes = m >= MORE && quant::SplitBlocks::new(self.format).is_some();
         if (m >= TILED || few.is_none())
-            && m < MORE
+            && !decodes
             && !rounds
             && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))?
         {
@@ -248,11 +249,13 @@ mod tests {
             assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
             assert_eq!(many[3..], [format!("repair_rows_{}", format.name())]);
         }
-        // Too few rows, scales of any size, and a device without warp groups.
+        // Scales of any size cannot be split into two bf16 parts.
+        let tiled = of(Target::Sm90a, QuantFormat::Mxfp4, MORE);
+        assert_eq!(tiled, ["round_rows_32", "tiled_quant_matmul_mxfp4_64_overlapping"]);
+        // Too few rows, and a device without warp groups.
         for (target, format, m) in [
             (Target::Sm90a, QuantFormat::Q4K, TILED - 1),
             (Target::Sm90a, QuantFormat::Q4_0, MANY - 1),
-            (Target::Sm90a, QuantFormat::Mxfp4, MANY),
             (Target::Sm90, QuantFormat::Q4_0, MANY),
         ] {
             let one = of(target, format, m);
