@@ -32,7 +32,8 @@ fn main() {
     let mkl = peers::mkl(&suite);
     suite.absent("llama.cpp", "it is a program, not a library with a stable interface");
     for format in QuantFormat::ALL {
-        for (m, precision) in [(1, Precision::Contract), (8, Precision::Contract), (64, Precision::Int8)] {
+        let contract = [1, 8, 64].map(|m| (m, Precision::Contract));
+        for (m, precision) in contract.into_iter().chain([(64, Precision::Int8)]) {
             let name = match precision {
                 Precision::Contract => format!("{} {m}x{K}x{N}", format.name()),
                 lower => format!("{} {m}x{K}x{N} {lower}", format.name()),

@@ -1,4 +1,4 @@
-//! Rows of f32 rounded to 16-bit integers, a unit a block of the weights, in the order that the products read.
+//! Rows of f32 rounded to 16-bit integers, with a unit for each block of the weights, in the order that the products read.
 //!
 //! The unit is `max |x| / 32639`, so that an integer is `256 high + low` with both parts signed bytes: two exact byte
 //! products then replace one of 16 bits, and rounding moves an element by at most 2^-16 of the largest of its block.
@@ -10,7 +10,7 @@ use kiln_ir::QuantFormat;
 use crate::vector::{PlainKernel, element, signed_sub_block};
 
 /// Largest integer of an element: 127 * 256 + 127.
-const MOST: f32 = 32639.0;
+pub(super) const MOST: f32 = 32639.0;
 
 /// Blocks whose largest magnitude is below this (2^-80) are not rounded, because their products would be subnormal.
 const LEAST: f32 = f32::from_bits((127 - 80) << 23);
@@ -27,20 +27,29 @@ impl Line {
     pub(super) const ZERO: Self = Self([0; 64]);
 }
 
-/// The byte offset of the sums of a rounded block of 256, after the planes of high and low parts: for each lane that of
-/// its 16 integers, in f32 for the affine formats, and times -32 as an integer for Q6_K.
-pub(super) const SUMS: usize = 512;
+/// Elements that are rounded together: a run, whose last elements are zeros where a row of x ends before.
+pub(super) const RUN: usize = 256;
 
-/// The layout of x for the weights of a format.
+/// The byte offset of the units of a rounded run, after its integers.
+pub(super) const UNITS: usize = 2 * RUN;
+
+/// The byte offset of the sums of groups of 32, each times its unit; negative beside words, because Q4_1 and Q5_1 add their minima.
+pub(super) const SUMS: usize = UNITS + 32;
+
+/// The byte offset of the sums of smaller groups, in the line after: of pairs for Q2_K, in f32; for Q6_K of the 16 integers of each
+/// lane, times -32, as integers.
+pub(super) const SMALL_SUMS: usize = UNITS + size_of::<Line>();
+
+/// The layout of a run of x for the weights of a format: 512 bytes of integers, then a line with eight units and eight sums.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rounding {
-    /// 16-bit words, 32 per line, with a unit for each line.
+    /// 16-bit words, with a unit for each 32.
     Words,
-    /// The same, each line followed by a line with the sums of pairs in f32.
+    /// The same, then sums of pairs.
     WordsAndSums,
-    /// Planes of bytes and sums for Q4_K and Q5_K.
+    /// Planes of bytes with one unit, for Q4_K and Q5_K.
     Affine,
-    /// Planes of bytes and sums for Q6_K.
+    /// Planes of bytes with one unit, for Q6_K, then sums of 16.
     Symmetric,
 }
 
@@ -49,44 +58,49 @@ impl Rounding {
         match format {
             QuantFormat::Q8_0
             | QuantFormat::Q4_0
+            | QuantFormat::Q4_1
             | QuantFormat::Q5_0
+            | QuantFormat::Q5_1
             | QuantFormat::Iq4Nl
             | QuantFormat::Mxfp4
             | QuantFormat::Q3K
             | QuantFormat::Iq4Xs => Self::Words,
-            QuantFormat::Q4_1 | QuantFormat::Q5_1 | QuantFormat::Q2K => Self::WordsAndSums,
+            QuantFormat::Q2K => Self::WordsAndSums,
             QuantFormat::Q4K | QuantFormat::Q5K => Self::Affine,
             QuantFormat::Q6K => Self::Symmetric,
         }
     }
 
     /// Number of elements that share a unit.
+    #[cfg(target_arch = "x86_64")]
     pub(super) const fn len(self) -> usize {
         match self {
             Self::Words | Self::WordsAndSums => 32,
-            Self::Affine | Self::Symmetric => 256,
+            Self::Affine | Self::Symmetric => RUN,
         }
     }
 
-    /// Number of lines for these elements.
+    /// Number of lines of a run.
     pub(super) const fn lines(self) -> usize {
         match self {
-            Self::Words => 1,
-            Self::WordsAndSums => 2,
-            Self::Affine | Self::Symmetric => 9,
+            Self::Words | Self::Affine => 9,
+            Self::Symmetric => 10,
+            Self::WordsAndSums => 17,
         }
     }
 }
 
-/// Rounds whole pieces of [`Rounding::len`] elements.
+/// Rounds runs `first .. first + count` of rows of `k` elements.
 ///
 /// # Safety
-/// `lines` is writable for [`Rounding::lines`] and `units` for one f32, for every piece of `x`.
+/// `lines` is writable for [`Rounding::lines`] of every run, and nothing else accesses those of these runs.
 pub(super) struct Round<'a> {
     pub(super) rounding: Rounding,
     pub(super) x: &'a [f32],
+    pub(super) k: usize,
+    pub(super) first: usize,
+    pub(super) count: usize,
     pub(super) lines: *mut Line,
-    pub(super) units: *mut f32,
 }
 
 impl PlainKernel for Round<'_> {
@@ -94,16 +108,19 @@ impl PlainKernel for Round<'_> {
 
     #[inline(always)]
     fn run(self) {
-        for (i, x) in self.x.chunks_exact(self.rounding.len()).enumerate() {
+        let of_row = self.k.div_ceil(RUN);
+        for run in self.first..self.first + self.count {
+            let (row, at) = (run / of_row, run % of_row * RUN);
+            let x = &self.x[row * self.k + at..][..RUN.min(self.k - at)];
             // SAFETY: the contract of `Round`.
             unsafe {
-                let to = self.lines.add(i * self.rounding.lines()).cast::<u8>();
-                *self.units.add(i) = match self.rounding {
+                let to = self.lines.add(run * self.rounding.lines()).cast::<u8>();
+                match self.rounding {
                     Rounding::Words => round_words::<false>(x, to),
                     Rounding::WordsAndSums => round_words::<true>(x, to),
                     Rounding::Affine => round_affine(x, to),
                     Rounding::Symmetric => round_symmetric(x, to),
-                };
+                }
             }
         }
     }
@@ -130,25 +147,44 @@ pub(super) fn integers<const N: usize>(x: &[f32], most: f32) -> ([i32; N], f32) 
 }
 
 /// # Safety
-/// `block` is writable for a line, or two with sums.
+/// `out` is writable for the lines of a run.
 #[inline(always)]
-unsafe fn round_words<const SUMS: bool>(x: &[f32], block: *mut u8) -> f32 {
-    let (q, unit) = integers::<32>(x, MOST);
-    let mut words = [0i16; 32];
-    for i in 0..32 {
-        words[i] = q[i] as i16;
-    }
-    // SAFETY: the caller's contract.
-    unsafe { block.cast::<[i16; 32]>().write_unaligned(words) };
-    if SUMS {
-        let mut sums = [0.0f32; 16];
-        for i in 0..16 {
-            sums[i] = (q[2 * i] + q[2 * i + 1]) as f32;
+unsafe fn round_words<const PAIRS: bool>(x: &[f32], out: *mut u8) {
+    let (mut units, mut sums) = ([0.0f32; 8], [0.0f32; 8]);
+    for piece in 0..RUN / 32 {
+        let (q, unit) = match x.get(32 * piece..32 * (piece + 1)) {
+            Some(x) => integers::<32>(x, MOST),
+            None => ([0; 32], 0.0),
+        };
+        let mut words = [0i16; 32];
+        for i in 0..32 {
+            words[i] = q[i] as i16;
         }
         // SAFETY: the caller's contract.
-        unsafe { block.add(size_of::<Line>()).cast::<[f32; 16]>().write_unaligned(sums) };
+        unsafe { out.add(64 * piece).cast::<[i16; 32]>().write_unaligned(words) };
+        if PAIRS {
+            let mut pairs = [0.0f32; 16];
+            for i in 0..16 {
+                pairs[i] = (q[2 * i] + q[2 * i + 1]) as f32;
+            }
+            // SAFETY: the caller's contract.
+            unsafe { out.add(SMALL_SUMS + 64 * piece).cast::<[f32; 16]>().write_unaligned(pairs) };
+        }
+        (units[piece], sums[piece]) = (unit, -unit * q.iter().sum::<i32>() as f32);
     }
-    unit
+    // SAFETY: the caller's contract.
+    unsafe { write_units(units, sums, out) };
+}
+
+/// # Safety
+/// `out` is writable for the lines of a run.
+#[inline(always)]
+unsafe fn write_units(units: [f32; 8], sums: [f32; 8], out: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        out.add(UNITS).cast::<[f32; 8]>().write_unaligned(units);
+        out.add(SUMS).cast::<[f32; 8]>().write_unaligned(sums);
+    }
 }
 
 /// Writes high and low parts in the order of [`element`]; the low part is the low byte as a signed number.
@@ -195,28 +231,26 @@ fn sums(q: &[i32; 256]) -> [i32; 16] {
 }
 
 /// # Safety
-/// `block` is writable for nine lines.
+/// `out` is writable for the lines of a run.
 #[inline(always)]
-unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
-    let (q, unit) = integers::<256>(x, MOST);
-    // The minimum of a sub-block multiplies both of its halves, so each half may use either lane.
-    let (integers, mut sums) = (sums(&q), [0.0f32; 16]);
-    for i in 0..16 {
-        sums[i] = integers[i] as f32;
+unsafe fn round_affine(x: &[f32], out: *mut u8) {
+    let (q, unit) = integers::<RUN>(x, MOST);
+    let (halves, mut of_groups) = (sums(&q), [0.0f32; 8]);
+    for i in 0..8 {
+        of_groups[i] = unit * (halves[2 * i] + halves[2 * i + 1]) as f32;
     }
     // SAFETY: the caller's contract.
     unsafe {
-        write_planes::<4>(&q, block);
-        block.add(SUMS).cast::<[f32; 16]>().write_unaligned(sums);
+        write_planes::<4>(&q, out);
+        write_units([unit; 8], of_groups, out);
     }
-    unit
 }
 
 /// # Safety
-/// `block` is writable for nine lines.
+/// `out` is writable for the lines of a run.
 #[inline(always)]
-unsafe fn round_symmetric(x: &[f32], block: *mut u8) -> f32 {
-    let (q, unit) = integers::<256>(x, MOST);
+unsafe fn round_symmetric(x: &[f32], out: *mut u8) {
+    let (q, unit) = integers::<RUN>(x, MOST);
     let sums = sums(&q);
     let mut corrections = [0; 16];
     for (lane, correction) in corrections.iter_mut().enumerate() {
@@ -224,8 +258,8 @@ unsafe fn round_symmetric(x: &[f32], block: *mut u8) -> f32 {
     }
     // SAFETY: the caller's contract.
     unsafe {
-        write_planes::<6>(&q, block);
-        block.add(SUMS).cast::<[i32; 16]>().write_unaligned(corrections);
+        write_planes::<6>(&q, out);
+        write_units([unit; 8], [0.0; 8], out);
+        out.add(SMALL_SUMS).cast::<[i32; 16]>().write_unaligned(corrections);
     }
-    unit
 }

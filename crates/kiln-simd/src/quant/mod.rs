@@ -2,7 +2,7 @@
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
-mod int8;
+mod panels;
 mod product;
 mod weights;
 

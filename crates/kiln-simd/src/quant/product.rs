@@ -1,15 +1,15 @@
 //! The product of f32 rows with quantised weights.
 //!
-//! Rows of x are rounded to 16-bit integers once ([`activations`](super::activations)). A lane adds the integer products of
-//! its part of one sub-block, exactly; their sum meets scale and units in f32, in 16 lanes: the same bits on every
-//! instruction set, for any number of threads, and for a row alone or in a batch. Weights are unpacked in registers, once for
-//! up to four rows of x, and where registers allow it a block ahead: what a block waits for is then in flight while the one
-//! before it is multiplied.
+//! Rows of x are rounded to 16-bit integers once ([`activations`](super::activations)). The integer products of a group of 32
+//! elements are added exactly; their sum is multiplied by the scale and the unit in f32, and added in one of eight lanes. Formats
+//! with groups of 16 have 16 lanes. So results have the same bits on every instruction set, for any number of threads, and for a
+//! row alone or in a batch: from eight rows on, [`panels`](super::panels) adds the same terms in the same order where that is faster.
+//! Weights are unpacked in registers, once for up to four rows of x, and where registers allow it a block ahead: what a block waits
+//! for is then in flight while the one before it is multiplied.
 //!
 //! With AVX-512 and one row of x, what bounds a product is the number of instructions, not memory: vectors of 64 bytes have
-//! two ports, and a block of 256 weights takes 33 instructions there in Q4_K, 41 in Q5_K and 38 in Q6_K; 8 of them are
-//! products of bytes, two for each 64 weights because an element of x is two bytes. That is at least 17, 21 and 19 cycles,
-//! or 8.7, 8.6 and 11 bytes of weights a cycle. Loads and the unpacking of scales in general registers go elsewhere.
+//! two ports, and 8 instructions of a block of 256 weights are products of bytes, two for each 64 weights because an element of x
+//! is two bytes.
 //!
 //! A result that is not finite is computed again from the f32 elements in f64: that gives NaN, infinities and overflow
 //! their meaning without a test in the loop.
@@ -17,13 +17,11 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-#[cfg(target_arch = "x86_64")]
-use kiln_ir::Precision;
 use kiln_ir::QuantFormat;
 
-use super::activations::{Line, Round};
+use super::activations::{Line, RUN, Round};
 #[cfg(target_arch = "x86_64")]
-use super::int8;
+use super::panels;
 use super::weights::{Weights, for_weights};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
@@ -32,13 +30,11 @@ use crate::vector::{ByteKernel, Bytes, dispatch_bytes, dispatch_plain};
 /// Rows `first .. first + count` of the weights times every row of x.
 ///
 /// # Safety
-/// `rounded` and `units` are readable for the rounded x and its units, `out` is writable for `m * n` f32; nothing else
-/// writes the columns of this part.
+/// `rounded` is readable for the rounded x, `out` is writable for `m * n` f32; nothing else writes the columns of this part.
 struct Part<'a, W> {
     x: &'a [f32],
     w: &'a [u8],
     rounded: *const Line,
-    units: *const f32,
     out: *mut f32,
     extents: [usize; 3],
     first: usize,
@@ -54,42 +50,54 @@ impl<W: Weights> Part<'_, W> {
     #[inline(always)]
     unsafe fn rows<B: Bytes, const R: usize>(&self, i: usize) {
         let [_, n, k] = self.extents;
-        let blocks = k / W::FORMAT.block_len();
-        // Number of units for a block, and bytes of x for a block.
-        let of_block = W::FORMAT.block_len() / W::ROUNDING.len();
-        let block = of_block * W::ROUNDING.lines() * size_of::<Line>();
+        let of_block = W::FORMAT.block_bytes();
+        let of_row = k / W::FORMAT.block_len() * of_block;
+        let (whole, rest) = (of_row / W::BYTES, of_row % W::BYTES);
+        let lines = W::ROUNDING.lines() * size_of::<Line>();
         for j in self.first..self.first + self.count {
-            // SAFETY: j < n, i + R <= m: rows of the weights, of the rounded x and of the output are inside their
-            // memory, and pointers advance at most to one past the last block.
+            let row = &self.w[j * of_row..(j + 1) * of_row];
+            let mut last = [0; MOST_BYTES];
+            if W::BLOCKS > 1 && rest > 0 {
+                last = run_of::<W>(&row[of_row - rest..]);
+            }
+            // SAFETY: j < n, i + R <= m: rows of the rounded x and of the output are inside their memory, and pointers
+            // advance at most to one past the last run.
             unsafe {
-                let mut w = self.w.as_ptr().add(j * blocks * W::BYTES);
-                let end = w.add(blocks * W::BYTES);
-                let mut sums = [B::splat(0.0); R];
+                let mut w = row.as_ptr();
+                let end = w.add(whole * W::BYTES);
+                let mut sums = [W::zero::<B>(); R];
                 // Advancing pointers instead of an index: an indexed address costs an additional instruction in every
                 // product with a memory operand.
-                let (mut x, mut units) = ([std::ptr::null(); R], [std::ptr::null(); R]);
+                let mut x = [std::ptr::null(); R];
                 for r in 0..R {
-                    x[r] = self.rounded.cast::<u8>().add((i + r) * blocks * block);
-                    units[r] = self.units.add((i + r) * blocks * of_block);
+                    x[r] = self.rounded.cast::<u8>().add((i + r) * k.div_ceil(RUN) * lines);
                 }
                 let mut ahead = W::unpack::<B>(w);
-                while w < end {
-                    let (this, next) = (w, w.add(W::BYTES));
+                loop {
+                    let (mut this, mut next) = (w, w.wrapping_add(W::BYTES));
+                    if w == end {
+                        if W::BLOCKS == 1 || rest == 0 {
+                            break;
+                        }
+                        (this, next) = (last.as_ptr(), end);
+                    }
                     let unpacked = ahead;
-                    // After the last block unpacks the same one again, which is not used.
+                    // After the last run unpacks the same one again, which is not used.
                     ahead = W::unpack::<B>(if next < end { next } else { this });
                     for line in 0..W::BYTES.div_ceil(64) {
                         B::prefetch(w.wrapping_add(AHEAD + 64 * line));
                     }
-                    W::add::<B, R>(this, unpacked, x, units, &mut sums);
+                    W::add::<B, R>(this, unpacked, x, &mut sums);
+                    if this != w {
+                        break;
+                    }
                     w = next;
                     for r in 0..R {
-                        x[r] = x[r].add(block);
-                        units[r] = units[r].add(of_block);
+                        x[r] = x[r].add(lines);
                     }
                 }
                 for (r, sums) in sums.into_iter().enumerate() {
-                    let mut y = B::total(sums);
+                    let mut y = W::total::<B>(sums);
                     if !y.is_finite() {
                         y = exact(W::FORMAT, self.x, self.w, k, i + r, j);
                     }
@@ -98,6 +106,21 @@ impl<W: Weights> Part<'_, W> {
             }
         }
     }
+}
+
+/// The most bytes of a run of small blocks.
+const MOST_BYTES: usize = 8 * QuantFormat::Q8_0.block_bytes();
+
+/// A run of fewer blocks, with copies of the last one behind: their elements of x are zeros, and its scale is one that matters.
+#[inline(always)]
+fn run_of<W: Weights>(blocks: &[u8]) -> [u8; MOST_BYTES] {
+    let bytes = W::FORMAT.block_bytes();
+    let mut run = [0; MOST_BYTES];
+    for (i, to) in run[..W::BYTES].chunks_exact_mut(bytes).enumerate() {
+        let at = (i * bytes).min(blocks.len() - bytes);
+        to.copy_from_slice(&blocks[at..at + bytes]);
+    }
+    run
 }
 
 /// Element (i, j) of `x wᵀ` for rows of `k` elements, in f64.
@@ -158,35 +181,28 @@ thread_local! {
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
 pub(crate) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
-    if simd.precision() == Precision::Int8 && int8::takes(simd, format, extents[0]) {
-        return int8::multiply(simd, format, x, w, extents, out);
+    if let Some(kind) = panels::Kind::new(simd, format, extents[0]) {
+        return panels::multiply(simd, kind, x, w, extents, out);
     }
     for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
 }
 
 fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
     let [m, n, k] = extents;
-    let (len, lines) = (W::ROUNDING.len(), W::ROUNDING.lines());
-    let pieces = m * (k / len);
+    let (rounding, runs) = (W::ROUNDING, m * k.div_ceil(RUN));
     // Taken out while in use, so that a nested call finds an empty buffer instead of a borrowed one.
     let mut scratch = SCRATCH.with(RefCell::take);
-    let needed = pieces * lines + (pieces * size_of::<f32>()).div_ceil(size_of::<Line>());
+    let needed = runs * rounding.lines();
     if scratch.len() < needed {
         scratch.resize(needed, Line::ZERO);
     }
     let threads = if m.saturating_mul(n).saturating_mul(k) < PARALLEL { 1 } else { simd.threads() };
     let rounded = Shared::new(scratch.as_mut_ptr());
-    let units = Shared::new(scratch[pieces * lines..].as_mut_ptr().cast::<f32>());
-    let part = PART_ROUND.div_ceil(len);
-    threads::for_each(pieces.div_ceil(part), if pieces > part { threads } else { 1 }, |i| {
-        let (first, count) = (i * part, part.min(pieces - i * part));
-        let x = &x[first * len..(first + count) * len];
-        // SAFETY: the scratch memory holds the lines and then the units of every piece; parts do not overlap. A `Simd`
-        // exists only for an available instruction set.
-        unsafe {
-            let (lines, units) = (rounded.get().add(first * lines), units.get().add(first));
-            dispatch_plain(simd.isa(), Round { rounding: W::ROUNDING, x, lines, units });
-        }
+    threads::for_each(runs.div_ceil(ROUND), if runs > ROUND { threads } else { 1 }, |i| {
+        let (first, count) = (i * ROUND, ROUND.min(runs - i * ROUND));
+        // SAFETY: the scratch memory holds the lines of every run; parts do not overlap. A `Simd` exists only for an available
+        // instruction set.
+        unsafe { dispatch_plain(simd.isa(), Round { rounding, x, k, first, count, lines: rounded.get() }) };
     });
     let out = Shared::new(out.as_mut_ptr());
     threads::for_each(n.div_ceil(PART), threads, |i| {
@@ -194,19 +210,18 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
             x,
             w,
             rounded: rounded.get(),
-            units: units.get(),
             out: out.get(),
             extents,
             first: i * PART,
             count: PART.min(n - i * PART),
             weights: PhantomData,
         };
-        // SAFETY: the lines and units have been written; the output holds m * n; parts have their own columns. A `Simd`
+        // SAFETY: the lines have been written; the output holds m * n; parts have their own columns. A `Simd`
         // exists only for an available instruction set.
         unsafe { dispatch_bytes(simd.isa(), part) };
     });
     SCRATCH.with(|s| s.replace(scratch));
 }
 
-/// Elements that a thread rounds at once.
-const PART_ROUND: usize = 65_536;
+/// Runs of x that a thread rounds at once.
+const ROUND: usize = 256;

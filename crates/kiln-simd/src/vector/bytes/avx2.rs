@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::{BYTE_OF_BIT, Bytes, IN_PAIRS, SIGNED};
+use super::{BYTE_OF_BIT, Bytes, SIGNED};
 
 /// Two registers.
 #[derive(Clone, Copy)]
@@ -155,6 +155,8 @@ unsafe fn half_dots<const BITS: usize, const R: usize, const HALF: usize>(
 impl Bytes for Avx2Bytes {
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
+    type EightInts = __m256i;
+    type Eight = __m256;
     type Halves = __m128;
     /// Sixteen registers cannot hold a block in addition to its sums.
     type Block = [*const u8; 2];
@@ -283,18 +285,6 @@ impl Bytes for Avx2Bytes {
         }
     }
     #[inline(always)]
-    unsafe fn codes(codes: [u8; 8]) -> [__m256; 2] {
-        // SAFETY: the caller's contract; the loads are unaligned.
-        unsafe {
-            let codes = _mm256_set1_epi64x(i64::from_le_bytes(codes));
-            let of = |half: usize| {
-                let order = _mm256_loadu_si256(IN_PAIRS.as_ptr().add(32 * half).cast());
-                _mm256_cvtepi32_ps(_mm256_shuffle_epi8(codes, order))
-            };
-            [of(0), of(1)]
-        }
-    }
-    #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [__m256; 2] {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe {
@@ -328,11 +318,86 @@ impl Bytes for Avx2Bytes {
     #[inline(always)]
     unsafe fn total(sums: [__m256; 2]) -> f32 {
         // SAFETY: the caller's contract.
+        unsafe { Self::total_eight(_mm256_add_ps(sums[0], sums[1])) }
+    }
+
+    #[inline(always)]
+    unsafe fn fold(sums: [__m256i; 2]) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_permute4x64_epi64::<0xd8>(_mm256_hadd_epi32(sums[0], sums[1])) }
+    }
+    #[inline(always)]
+    unsafe fn totals(of: impl Fn(usize) -> [__m256i; 2]) -> __m256i {
+        // SAFETY: the caller's contract.
         unsafe {
-            let eight = _mm256_add_ps(sums[0], sums[1]);
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let of = |i: usize| {
+                let [a, b] = of(i);
+                _mm256_add_epi32(a, b)
+            };
+            let four = |i: usize| {
+                let first = _mm256_hadd_epi32(of(i), of(i + 1));
+                _mm256_hadd_epi32(first, _mm256_hadd_epi32(of(i + 2), of(i + 3)))
+            };
+            join(four(0), four(4))
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero_eight() -> __m256 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn load_eight(p: *const f32) -> __m256 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn eight_halves<const STRIDE: usize>(p: *const u8) -> __m256 {
+        // SAFETY: the caller's contract; this set is available only if F16C is.
+        unsafe {
+            let of = |i: usize| p.add(i * STRIDE).cast::<i16>().read_unaligned();
+            _mm256_cvtph_ps(_mm_setr_epi16(of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn eight_scales<const I: usize>(codes: [u8; 8], halves: __m128) -> __m256 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let codes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(codes)));
+            let half = if I == 0 { halves } else { _mm_shuffle_ps::<0x55>(halves, halves) };
+            _mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_broadcastss_ps(half))
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_eight(sums: __m256, value: __m256i, scales: __m256, units: *const f32) -> __m256 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe {
+            let product = _mm256_mul_ps(_mm256_cvtepi32_ps(value), scales);
+            _mm256_add_ps(sums, _mm256_mul_ps(product, _mm256_loadu_ps(units)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sub_eight(sums: __m256, minima: __m256, x: *const f32) -> __m256 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm256_sub_ps(sums, _mm256_mul_ps(minima, _mm256_loadu_ps(x))) }
+    }
+    #[inline(always)]
+    unsafe fn total_eight(sums: __m256) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
     }
+}
+
+/// The sums of the lower and upper halves of `a`, then of `b`.
+///
+/// # Safety
+/// AVX2 is available.
+#[inline(always)]
+pub(super) unsafe fn join(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller's contract.
+    unsafe { _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b)) }
 }

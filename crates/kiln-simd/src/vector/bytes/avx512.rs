@@ -1,34 +1,14 @@
 use std::arch::x86_64::*;
 
-use super::avx2::{Avx2Bytes, four_halves};
-use super::{Bytes, IN_PAIRS, SIGNED};
+use super::avx2::{Avx2Bytes, four_halves, join};
+use super::{Bytes, SIGNED};
 
 /// One register, with or without the dot products of VNNI, the bit matrices of GFNI and the shifts of VBMI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Bytes<const VNNI: bool>;
 
-/// Broadcasts 64 bits from memory to every lane. In assembly, because the compiler would broadcast a value from a
-/// register by a shuffle, and shuffles are the bottleneck of the products; a load costs nothing there.
-///
-/// # Safety
-/// AVX-512 F is available.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn broadcast_bytes(bytes: &[u8; 8]) -> __m512i {
-    let all: __m512i;
-    // SAFETY: the instruction reads the eight bytes and writes a register.
-    unsafe {
-        std::arch::asm!(
-            "vpbroadcastq {all}, qword ptr [{p}]",
-            all = out(zmm_reg) all,
-            p = in(reg) bytes.as_ptr(),
-            options(pure, readonly, nostack, preserves_flags)
-        );
-    }
-    all
-}
-
-/// [`broadcast_bytes`] for an f32.
+/// Broadcasts an f32 from memory to every lane. In assembly, because the compiler would broadcast a value from a register by a
+/// shuffle, and shuffles are the bottleneck of the products; a load costs nothing there.
 ///
 /// # Safety
 /// AVX-512 F is available.
@@ -180,6 +160,8 @@ unsafe fn plane<const BITS: usize>(block: [__m512i; 4], x: *const u8, times: i16
 impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     type Ints = __m512i;
     type Floats = __m512;
+    type EightInts = __m256i;
+    type Eight = __m256;
     type Halves = __m128;
     type Block = [__m512i; 4];
     type Wide = __m256i;
@@ -306,14 +288,6 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn codes(codes: [u8; 8]) -> __m512 {
-        // SAFETY: the caller's contract; the load is unaligned.
-        unsafe {
-            let order = _mm512_loadu_si512(IN_PAIRS.as_ptr().cast());
-            _mm512_cvtepi32_ps(_mm512_shuffle_epi8(broadcast_bytes(&codes), order))
-        }
-    }
-    #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> __m512 {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe {
@@ -339,12 +313,79 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
     #[inline(always)]
     unsafe fn total(sums: __m512) -> f32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe {
             let eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+            Avx2Bytes::total_eight(eight)
         }
     }
+
+    #[inline(always)]
+    unsafe fn fold(sums: __m512i) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+            halves_added(_mm512_permutexvar_epi32(order, sums))
+        }
+    }
+    #[inline(always)]
+    unsafe fn totals(of: impl Fn(usize) -> __m512i) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let two = |i: usize| {
+                let (a, b) = (of(i), of(i + 1));
+                _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+            };
+            let four = |i: usize| {
+                let (a, b) = (two(i), two(i + 2));
+                halves_added(_mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)))
+            };
+            join(four(0), four(4))
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero_eight() -> __m256 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::zero_eight() }
+    }
+    #[inline(always)]
+    unsafe fn load_eight(p: *const f32) -> __m256 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::load_eight(p) }
+    }
+    #[inline(always)]
+    unsafe fn eight_halves<const STRIDE: usize>(p: *const u8) -> __m256 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::eight_halves::<STRIDE>(p) }
+    }
+    #[inline(always)]
+    unsafe fn eight_scales<const I: usize>(codes: [u8; 8], halves: __m128) -> __m256 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::eight_scales::<I>(codes, halves) }
+    }
+    #[inline(always)]
+    unsafe fn add_eight(sums: __m256, value: __m256i, scales: __m256, units: *const f32) -> __m256 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::add_eight(sums, value, scales, units) }
+    }
+    #[inline(always)]
+    unsafe fn sub_eight(sums: __m256, minima: __m256, x: *const f32) -> __m256 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::sub_eight(sums, minima, x) }
+    }
+    #[inline(always)]
+    unsafe fn total_eight(sums: __m256) -> f32 {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+        unsafe { Avx2Bytes::total_eight(sums) }
+    }
+}
+
+/// The lower half plus the upper half.
+///
+/// # Safety
+/// AVX-512 F is available.
+#[inline(always)]
+unsafe fn halves_added(sums: __m512i) -> __m256i {
+    // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
+    unsafe { _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64::<1>(sums)) }
 }

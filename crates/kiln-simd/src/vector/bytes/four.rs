@@ -41,6 +41,8 @@ pub(super) trait Piece: Copy {
     unsafe fn load_ints(p: *const i32) -> Self::Ints;
     /// `a + b`.
     fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// The sums of adjacent pairs of `a`, then of `b`.
+    fn add_pairs(a: Self::Ints, b: Self::Ints) -> Self::Ints;
 
     /// # Safety
     /// The instruction set is available.
@@ -148,6 +150,8 @@ unsafe fn load<P: Piece>(floats: &[f32; 16]) -> [P::Floats; 4] {
 impl<P: Piece> Bytes for Four<P> {
     type Ints = [P::Ints; 4];
     type Floats = [P::Floats; 4];
+    type EightInts = [P::Ints; 2];
+    type Eight = [P::Floats; 2];
     type Halves = [f32; 4];
     /// A quarter is unpacked at a time.
     type Block = [*const u8; 2];
@@ -215,15 +219,10 @@ impl<P: Piece> Bytes for Four<P> {
         unsafe { PortableBytes::looked_up(w, book) }
     }
     #[inline(always)]
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> [P::Ints; 4] {
-        // SAFETY: the caller's contract.
-        let of = |i: usize| unsafe { P::wide_dot(w.add(8 * i), x.add(16 * i)) };
-        [of(0), of(1), of(2), of(3)]
-    }
-    #[inline(always)]
     unsafe fn dot(w: [u8; 32], x: *const u8) -> [P::Ints; 4] {
         // SAFETY: the caller's contract; there are 32 bytes.
-        unsafe { Self::wide_dot(w.as_ptr(), x) }
+        let of = |i: usize| unsafe { P::wide_dot(w.as_ptr().add(8 * i), x.add(16 * i)) };
+        [of(0), of(1), of(2), of(3)]
     }
 
     #[inline(always)]
@@ -261,13 +260,8 @@ impl<P: Piece> Bytes for Four<P> {
         [unsafe { P::splat(halves[I] * unit) }; 4]
     }
     #[inline(always)]
-    unsafe fn codes(codes: [u8; 8]) -> [P::Floats; 4] {
-        // SAFETY: the caller's contract; there are sixteen.
-        unsafe { load::<P>(&PortableBytes::codes(codes)) }
-    }
-    #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [P::Floats; 4] {
-        // SAFETY: as above.
+        // SAFETY: the caller's contract; there are sixteen.
         unsafe { load::<P>(&PortableBytes::signed_codes(p)) }
     }
 
@@ -289,10 +283,67 @@ impl<P: Piece> Bytes for Four<P> {
     }
     #[inline(always)]
     unsafe fn total(sums: [P::Floats; 4]) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe { Self::total_eight([P::add(sums[0], sums[2]), P::add(sums[1], sums[3])]) }
+    }
+
+    #[inline(always)]
+    unsafe fn fold(sums: [P::Ints; 4]) -> [P::Ints; 2] {
+        [P::add_pairs(sums[0], sums[1]), P::add_pairs(sums[2], sums[3])]
+    }
+    #[inline(always)]
+    unsafe fn totals(of: impl Fn(usize) -> [P::Ints; 4]) -> [P::Ints; 2] {
+        let of = |i: usize| {
+            let [a, b, c, d] = of(i);
+            P::add_ints(P::add_ints(a, b), P::add_ints(c, d))
+        };
+        let four = |i: usize| P::add_pairs(P::add_pairs(of(i), of(i + 1)), P::add_pairs(of(i + 2), of(i + 3)));
+        [four(0), four(4)]
+    }
+    #[inline(always)]
+    unsafe fn zero_eight() -> [P::Floats; 2] {
+        // SAFETY: the caller's contract.
+        [unsafe { P::splat(0.0) }; 2]
+    }
+    #[inline(always)]
+    unsafe fn load_eight(p: *const f32) -> [P::Floats; 2] {
+        // SAFETY: the caller's contract.
+        unsafe { [P::load_floats(p), P::load_floats(p.add(4))] }
+    }
+    #[inline(always)]
+    unsafe fn eight_halves<const STRIDE: usize>(p: *const u8) -> [P::Floats; 2] {
+        // SAFETY: the caller's contract; there are eight.
+        unsafe { Self::load_eight(PortableBytes::eight_halves::<STRIDE>(p).as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn eight_scales<const I: usize>(codes: [u8; 8], halves: [f32; 4]) -> [P::Floats; 2] {
+        // SAFETY: the caller's contract; there are eight.
+        unsafe { Self::load_eight(PortableBytes::eight_scales::<I>(codes, halves).as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn add_eight(
+        sums: [P::Floats; 2],
+        value: [P::Ints; 2],
+        scales: [P::Floats; 2],
+        units: *const f32,
+    ) -> [P::Floats; 2] {
+        // SAFETY: the caller's contract.
+        let units = unsafe { Self::load_eight(units) };
+        let of = |i: usize| P::add(sums[i], P::mul(P::mul(P::to_floats(value[i]), scales[i]), units[i]));
+        [of(0), of(1)]
+    }
+    #[inline(always)]
+    unsafe fn sub_eight(sums: [P::Floats; 2], minima: [P::Floats; 2], x: *const f32) -> [P::Floats; 2] {
+        // SAFETY: the caller's contract.
+        let x = unsafe { Self::load_eight(x) };
+        let of = |i: usize| P::sub(sums[i], P::mul(minima[i], x[i]));
+        [of(0), of(1)]
+    }
+    #[inline(always)]
+    unsafe fn total_eight(sums: [P::Floats; 2]) -> f32 {
         let mut four = [0.0f32; 4];
-        let sum = P::add(P::add(sums[0], sums[2]), P::add(sums[1], sums[3]));
         // SAFETY: there is room for four.
-        unsafe { P::store_floats(sum, four.as_mut_ptr()) };
+        unsafe { P::store_floats(P::add(sums[0], sums[1]), four.as_mut_ptr()) };
         (four[0] + four[2]) + (four[1] + four[3])
     }
 }

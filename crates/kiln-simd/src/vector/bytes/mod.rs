@@ -23,7 +23,8 @@ mod sse2;
 
 use crate::Isa;
 
-/// The operations for products of blocks, on integers, 16 integer sums and 16 f32 sums.
+/// The operations for products of blocks: on integers, 16 integer sums, and f32 sums of 16 groups of 16 elements or of eight
+/// groups of 32.
 ///
 /// The integers of a block of 256 are stored in four times 64 bytes, in the order of [`element`]: every lane of the
 /// sums uses four bytes of each, all from one sub-block, so that scales multiply sums instead of integers.
@@ -32,6 +33,10 @@ pub(crate) trait Bytes: Copy {
     type Ints: Copy;
     /// 16 sums in f32.
     type Floats: Copy;
+    /// Eight sums of 32 bits.
+    type EightInts: Copy;
+    /// Eight sums in f32.
+    type Eight: Copy;
     /// Four f32.
     type Halves: Copy;
     /// The integers of a block: in registers if there are enough to unpack one block ahead, else their address.
@@ -98,16 +103,7 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available.
     unsafe fn looked_up(w: Self::Wide, book: &[i8; 16]) -> Self::Wide;
-    /// The sums of the products of the 32 signed bytes at `w` with 32 16-bit integers, two to a lane.
-    ///
-    /// # Safety
-    /// The instruction set is available; `w` is readable for 32 bytes and `x` for 64.
-    #[inline(always)]
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints {
-        // SAFETY: the caller's contract.
-        unsafe { Self::dot(Self::wide(w), x) }
-    }
-    /// The same for bytes that are loaded already.
+    /// The sums of the products of 32 signed bytes with 32 16-bit integers, two to a lane.
     ///
     /// # Safety
     /// The instruction set is available; `x` is readable for 64 bytes.
@@ -141,11 +137,6 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available.
     unsafe fn factor<const I: usize>(halves: Self::Halves, unit: f32) -> Self::Floats;
-    /// Eight codes, each for the two lanes of its sub-block of 32.
-    ///
-    /// # Safety
-    /// The instruction set is available.
-    unsafe fn codes(codes: [u8; 8]) -> Self::Floats;
     /// Sixteen signed codes, each for the lane of its sub-block of 16.
     ///
     /// # Safety
@@ -172,6 +163,55 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available.
     unsafe fn total(sums: Self::Floats) -> f32;
+
+    /// The sums of neighbours: of lanes `2 i` and `2 i + 1`.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn fold(sums: Self::Ints) -> Self::EightInts;
+    /// The totals of eight times 16 sums.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn totals(of: impl Fn(usize) -> Self::Ints) -> Self::EightInts;
+    /// Zero in every lane.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn zero_eight() -> Self::Eight;
+    /// # Safety
+    /// The instruction set is available; `p` is readable for eight f32.
+    unsafe fn load_eight(p: *const f32) -> Self::Eight;
+    /// Eight f16, `STRIDE` bytes apart.
+    ///
+    /// # Safety
+    /// The instruction set is available; each is readable.
+    unsafe fn eight_halves<const STRIDE: usize>(p: *const u8) -> Self::Eight;
+    /// Eight codes times the `I`th of four.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn eight_scales<const I: usize>(codes: [u8; 8], halves: Self::Halves) -> Self::Eight;
+    /// `sums + (value * scales) * units`
+    ///
+    /// # Safety
+    /// The instruction set is available; `units` is readable for eight f32.
+    unsafe fn add_eight(
+        sums: Self::Eight,
+        value: Self::EightInts,
+        scales: Self::Eight,
+        units: *const f32,
+    ) -> Self::Eight;
+    /// `sums - minima * x`
+    ///
+    /// # Safety
+    /// The instruction set is available; `x` is readable for eight f32.
+    unsafe fn sub_eight(sums: Self::Eight, minima: Self::Eight, x: *const f32) -> Self::Eight;
+    /// The total of the lanes, folded by halves.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn total_eight(sums: Self::Eight) -> f32;
 }
 
 /// The index of the element that is stored at this byte of 256, for blocks of integers of `bits` bits.
@@ -266,18 +306,6 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
         kernel.run::<portable::PortableBytes>();
     }
 }
-
-/// The operand of a byte shuffle that widens eight codes to 32-bit integers, each for two lanes.
-#[cfg(target_arch = "x86_64")]
-const IN_PAIRS: [u8; 64] = {
-    let mut order = [0x80; 64];
-    let mut lane = 0;
-    while lane < 16 {
-        order[4 * lane] = (lane / 2) as u8;
-        lane += 1;
-    }
-    order
-};
 
 /// The operand of a byte shuffle that copies to each byte the byte with its bit of a 32-bit word.
 #[cfg(target_arch = "x86_64")]

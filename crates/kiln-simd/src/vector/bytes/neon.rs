@@ -93,6 +93,10 @@ impl Piece for NeonPiece {
     fn add_ints(a: int32x4_t, b: int32x4_t) -> int32x4_t {
         call!(vaddq_s32(a, b))
     }
+    #[inline(always)]
+    fn add_pairs(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        call!(vpaddq_s32(a, b))
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> float32x4_t {

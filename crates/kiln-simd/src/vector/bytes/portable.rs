@@ -32,6 +32,8 @@ unsafe fn integers<const BITS: usize>(low: *const u8, high: *const u8) -> [u8; 2
 impl Bytes for PortableBytes {
     type Ints = [i32; 16];
     type Floats = [f32; 16];
+    type EightInts = [i32; 8];
+    type Eight = [f32; 8];
     type Halves = [f32; 4];
     type Block = [*const u8; 2];
     type Wide = [u8; 32];
@@ -153,10 +155,6 @@ impl Bytes for PortableBytes {
         [halves[I] * unit; 16]
     }
     #[inline(always)]
-    unsafe fn codes(codes: [u8; 8]) -> [f32; 16] {
-        std::array::from_fn(|l| f32::from(codes[l / 2]))
-    }
-    #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [f32; 16] {
         // SAFETY: the caller's contract.
         let codes = unsafe { p.cast::<[i8; 16]>().read() };
@@ -179,8 +177,51 @@ impl Bytes for PortableBytes {
     }
     #[inline(always)]
     unsafe fn total(sums: [f32; 16]) -> f32 {
-        let eight: [f32; 8] = std::array::from_fn(|l| sums[l] + sums[l + 8]);
-        let four: [f32; 4] = std::array::from_fn(|l| eight[l] + eight[l + 4]);
+        // SAFETY: plain Rust.
+        unsafe { Self::total_eight(std::array::from_fn(|l| sums[l] + sums[l + 8])) }
+    }
+
+    #[inline(always)]
+    unsafe fn fold(sums: [i32; 16]) -> [i32; 8] {
+        std::array::from_fn(|l| sums[2 * l] + sums[2 * l + 1])
+    }
+    #[inline(always)]
+    unsafe fn totals(of: impl Fn(usize) -> [i32; 16]) -> [i32; 8] {
+        std::array::from_fn(|i| of(i).iter().sum())
+    }
+    #[inline(always)]
+    unsafe fn zero_eight() -> [f32; 8] {
+        [0.0; 8]
+    }
+    #[inline(always)]
+    unsafe fn load_eight(p: *const f32) -> [f32; 8] {
+        // SAFETY: the caller's contract.
+        unsafe { p.cast::<[f32; 8]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn eight_halves<const STRIDE: usize>(p: *const u8) -> [f32; 8] {
+        // SAFETY: the caller's contract.
+        std::array::from_fn(|i| kiln_ir::quant::half(unsafe { p.add(i * STRIDE).cast::<[u8; 2]>().read() }))
+    }
+    #[inline(always)]
+    unsafe fn eight_scales<const I: usize>(codes: [u8; 8], halves: [f32; 4]) -> [f32; 8] {
+        codes.map(|code| f32::from(code) * halves[I])
+    }
+    #[inline(always)]
+    unsafe fn add_eight(sums: [f32; 8], value: [i32; 8], scales: [f32; 8], units: *const f32) -> [f32; 8] {
+        // SAFETY: the caller's contract.
+        let units = unsafe { Self::load_eight(units) };
+        std::array::from_fn(|l| sums[l] + value[l] as f32 * scales[l] * units[l])
+    }
+    #[inline(always)]
+    unsafe fn sub_eight(sums: [f32; 8], minima: [f32; 8], x: *const f32) -> [f32; 8] {
+        // SAFETY: the caller's contract.
+        let x = unsafe { Self::load_eight(x) };
+        std::array::from_fn(|l| sums[l] - minima[l] * x[l])
+    }
+    #[inline(always)]
+    unsafe fn total_eight(sums: [f32; 8]) -> f32 {
+        let four: [f32; 4] = std::array::from_fn(|l| sums[l] + sums[l + 4]);
         (four[0] + four[2]) + (four[1] + four[3])
     }
 }

@@ -41,14 +41,7 @@ unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
         let (low, high) = of(i);
         (first, second) = (i16x8_add(first, low), i16x8_add(second, high));
     }
-    add_pairs(i32x4_extadd_pairwise_i16x8(first), i32x4_extadd_pairwise_i16x8(second))
-}
-
-/// The sums of adjacent pairs of `a`, then of `b`.
-#[cfg(not(target_feature = "relaxed-simd"))]
-#[inline(always)]
-fn add_pairs(a: v128, b: v128) -> v128 {
-    i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(a, b), i32x4_shuffle::<1, 3, 5, 7>(a, b))
+    Simd128Piece::add_pairs(i32x4_extadd_pairwise_i16x8(first), i32x4_extadd_pairwise_i16x8(second))
 }
 
 impl Piece for Simd128Piece {
@@ -97,6 +90,10 @@ impl Piece for Simd128Piece {
     #[inline(always)]
     fn add_ints(a: v128, b: v128) -> v128 {
         i32x4_add(a, b)
+    }
+    #[inline(always)]
+    fn add_pairs(a: v128, b: v128) -> v128 {
+        i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(a, b), i32x4_shuffle::<1, 3, 5, 7>(a, b))
     }
 
     #[inline(always)]

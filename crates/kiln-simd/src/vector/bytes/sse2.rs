@@ -13,16 +13,6 @@ macro_rules! call {
     };
 }
 
-/// The sums of adjacent pairs of `a`, then of `b`.
-#[inline(always)]
-fn add_pairs(a: __m128i, b: __m128i) -> __m128i {
-    call!({
-        let (a, b) = (_mm_castsi128_ps(a), _mm_castsi128_ps(b));
-        let (even, odd) = (_mm_shuffle_ps::<0x88>(a, b), _mm_shuffle_ps::<0xdd>(a, b));
-        _mm_add_epi32(_mm_castps_si128(even), _mm_castps_si128(odd))
-    })
-}
-
 impl Piece for Sse2Piece {
     type Ints = __m128i;
     type Floats = __m128;
@@ -75,7 +65,7 @@ impl Piece for Sse2Piece {
                 first = _mm_add_epi32(first, _mm_madd_epi16(_mm_unpacklo_epi8(w, zero), x0));
                 second = _mm_add_epi32(second, _mm_madd_epi16(_mm_unpackhi_epi8(w, zero), x1));
             }
-            add_pairs(first, second)
+            Self::add_pairs(first, second)
         }
     }
     #[inline(always)]
@@ -96,6 +86,14 @@ impl Piece for Sse2Piece {
     #[inline(always)]
     fn add_ints(a: __m128i, b: __m128i) -> __m128i {
         call!(_mm_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn add_pairs(a: __m128i, b: __m128i) -> __m128i {
+        call!({
+            let (a, b) = (_mm_castsi128_ps(a), _mm_castsi128_ps(b));
+            let (even, odd) = (_mm_shuffle_ps::<0x88>(a, b), _mm_shuffle_ps::<0xdd>(a, b));
+            _mm_add_epi32(_mm_castps_si128(even), _mm_castps_si128(odd))
+        })
     }
 
     #[inline(always)]

@@ -66,6 +66,7 @@ impl Words for Avx2Words {
     const LANES: usize = 8;
     // Four products are added in 16 bits: 4 * 63 * 127 < 2^15.
     const MOST: u8 = 63;
+    const PLANES: usize = 1;
     const ROWS: usize = 4;
     type Ints = __m256i;
     type Floats = __m256;
@@ -120,6 +121,21 @@ impl Words for Avx2Words {
     unsafe fn to_floats(x: __m256i) -> __m256 {
         // SAFETY: the caller's contract.
         unsafe { _mm256_cvtepi32_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn with_high(low: __m256i, high: __m256i) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_add_epi32(low, _mm256_slli_epi32::<8>(high)) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_sub_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn mul(a: __m256, b: __m256) -> __m256 {

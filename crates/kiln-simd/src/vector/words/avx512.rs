@@ -10,6 +10,7 @@ pub(super) struct Avx512Words;
 impl Words for Avx512Words {
     const LANES: usize = 16;
     const MOST: u8 = 255;
+    const PLANES: usize = 2;
     const ROWS: usize = 16;
     type Ints = __m512i;
     type Floats = __m512;
@@ -60,6 +61,21 @@ impl Words for Avx512Words {
     unsafe fn to_floats(x: __m512i) -> __m512 {
         // SAFETY: the caller's contract.
         unsafe { _mm512_cvtepi32_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn with_high(low: __m512i, high: __m512i) -> __m512i {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high)) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_sub_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn mul(a: __m512, b: __m512) -> __m512 {

@@ -18,6 +18,8 @@ pub(crate) trait Words: Copy {
     const LANES: usize;
     /// The largest byte of the weights with which sums stay exact. Bytes of x are at most 127 in magnitude.
     const MOST: u8;
+    /// Planes of bytes of x with which products are faster than without words.
+    const PLANES: usize;
     /// Rows of x in a large tile: their sums, eight registers of weights and what a sum needs fit the registers.
     const ROWS: usize;
     type Ints: Copy;
@@ -59,6 +61,21 @@ pub(crate) trait Words: Copy {
     /// # Safety
     /// The instruction set is available.
     unsafe fn to_floats(x: Self::Ints) -> Self::Floats;
+    /// `low + 256 high`
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn with_high(low: Self::Ints, high: Self::Ints) -> Self::Ints;
+    /// `a + b`.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a - b`.
+    ///
+    /// # Safety
+    /// The instruction set is available.
+    unsafe fn sub(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b`.
     ///
     /// # Safety
@@ -103,13 +120,15 @@ pub(crate) struct WordLimits {
     pub(crate) lanes: usize,
     /// [`Words::MOST`].
     pub(crate) most: u8,
+    /// [`Words::PLANES`].
+    pub(crate) planes: usize,
     /// [`Words::ROWS`].
     pub(crate) rows: usize,
 }
 
 impl WordLimits {
     const fn of<W: Words>() -> Self {
-        Self { lanes: W::LANES, most: W::MOST, rows: W::ROWS }
+        Self { lanes: W::LANES, most: W::MOST, planes: W::PLANES, rows: W::ROWS }
     }
 
     /// What an available instruction set has, if it has products of words.

@@ -1,24 +1,29 @@
-//! Products of several rows with quantised weights where x may be rounded to 8 bits ([`Precision::Int8`](kiln_ir::Precision)).
+//! Products of several rows with quantised weights, in tiles.
 //!
 //! A panel is as many rows of weights as a register has lanes, unpacked once for all rows of x: unsigned bytes, four neighbours
 //! of a row to a lane, with the scales and minima of each piece of 32. A tile multiplies a panel with up to 16 rows of x, which
-//! are rounded to a unit for each piece: of a piece, `s u Σ q x - m u Σ x`, where `s` and `m` are the scale and minimum, `u` is
-//! the unit, and the sums of integers are exact. Signed weights are stored with an offset, whose product with `Σ x` is where
-//! the sum starts.
+//! are rounded to integers with a unit for each piece: of a piece, `s u Σ q x - m u Σ x`, where `s` and `m` are the scale and
+//! minimum, `u` is the unit, and the sums of integers are exact. Signed weights are stored with an offset, whose product with
+//! `Σ x` is where the sum starts.
 //!
-//! For a row of x and a piece of 16 rows of weights, AVX-512 takes 8 products, a conversion, a product of scales and a
-//! multiply-add: products of bytes and of f32 share ports, so a tile reaches at most 0.8 of the rate of products of bytes, which
-//! is four times that of f32. AVX2 takes some 27 instructions for 8 rows of weights. The terms of pieces are added in f32, in order:
-//! the same bits for every width of registers, number of rows and of threads.
+//! If x may be rounded to 8 bits ([`Precision::Int8`]), AVX-512 takes, for a row of x and a piece of 16 rows of weights, 8
+//! products, a conversion, a product of scales and a multiply-add: products of bytes and of f32 share ports, so a tile reaches at
+//! most 0.8 of the rate of products of bytes, which is four times that of f32. AVX2 takes some 27 instructions for 8 rows of
+//! weights. The terms of pieces are added in f32, in order: the same bits for every width of registers, number of rows and of
+//! threads.
+//!
+//! Otherwise x is rounded to 16 bits, as products of fewer rows do it, in two planes of bytes: 16 products of bytes instead of 8.
+//! Terms are rounded and added as in the eight lanes of those products: first those of every eighth piece, then their totals.
+//! Registers of 16 lanes alone are faster than those products.
 
 use std::cell::RefCell;
 
-use kiln_ir::QuantFormat;
 use kiln_ir::quant::{Scales, Values};
+use kiln_ir::{Precision, QuantFormat};
 
-use super::activations::{Line, integers};
+use super::activations::{Line, MOST, RUN, Rounding, integers};
 use super::product::{PARALLEL, exact};
-use super::weights::{Weights, for_weights};
+use super::weights::{Weights, for_weights, large_enough};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 use crate::vector::{PIECE, PlainKernel, WordKernel, WordLimits, Words, dispatch_plain, dispatch_words};
@@ -34,8 +39,10 @@ const ROUND: usize = 65_536;
 
 /// What the integers of a format need.
 #[derive(Clone, Copy)]
-struct Kind {
+pub(super) struct Kind {
     format: QuantFormat,
+    /// Planes of bytes of x: one for 8 bits, two for 16.
+    planes: usize,
     /// Groups with a scale in a piece: one or two.
     groups: usize,
     /// Whether groups have minima. The integers are unsigned then.
@@ -45,10 +52,19 @@ struct Kind {
 }
 
 impl Kind {
-    const fn of(format: QuantFormat) -> Self {
+    const fn of(format: QuantFormat, planes: usize) -> Self {
         let layout = format.layout();
         let affine = layout.minimum().is_some();
-        Self { format, groups: PIECE / layout.group, affine, offset: format.least().unsigned_abs() }
+        Self { format, planes, groups: PIECE / layout.group, affine, offset: format.least().unsigned_abs() }
+    }
+
+    /// How a product with `rows` rows of x is computed here, if it is.
+    pub(super) fn new(simd: &Simd, format: QuantFormat, rows: usize) -> Option<Self> {
+        let limits = WordLimits::new(simd.isa())?;
+        let kind = Self::of(format, if simd.precision() == Precision::Int8 { 1 } else { 2 });
+        // With two planes, a lane of products of fewer rows has the terms of a group of 32.
+        let fits = kind.most() <= limits.most && (kind.planes == 1 || limits.planes == 2 && kind.groups == 1);
+        (fits && rows >= kind.least_rows()).then_some(kind)
     }
 
     /// Rows of x from which unpacking the weights pays, on a Zen 4: products of fewer rows unpack weights in registers, which is
@@ -72,7 +88,37 @@ impl Kind {
 
     /// Bytes of a piece of a row of x: its integers, unit, and the sum of each group.
     const fn row(self) -> usize {
-        PIECE + size_of::<f32>() * (1 + self.groups)
+        self.planes * PIECE + size_of::<f32>() * (1 + self.groups)
+    }
+
+    /// Where panels and rows of x have each of so many pieces.
+    fn order(self, pieces: usize) -> Order {
+        let mut starts = [0; LANES];
+        let mut at = 0;
+        for lane in PASSES {
+            starts[lane] = at;
+            at += (pieces + LANES - 1 - lane) / LANES;
+        }
+        Order { starts: (self.planes == 2).then_some(starts) }
+    }
+}
+
+/// The lanes of products of fewer rows, which have the terms of every eighth piece.
+const LANES: usize = 8;
+
+/// The lanes in the order in which a tile computes them: totals of two are added as soon as both are there.
+const PASSES: [usize; LANES] = [0, 4, 2, 6, 1, 5, 3, 7];
+
+/// The order of the pieces of a row.
+#[derive(Clone, Copy)]
+struct Order {
+    /// Where the pieces of each lane begin, if they are apart.
+    starts: Option<[usize; LANES]>,
+}
+
+impl Order {
+    fn place(self, piece: usize) -> usize {
+        self.starts.map_or(piece, |starts| starts[piece % LANES] + piece / LANES)
     }
 }
 
@@ -120,6 +166,7 @@ struct Round<'a> {
     /// The tile with the row.
     tile: [usize; 2],
     row: usize,
+    order: Order,
     out: *mut u8,
 }
 
@@ -128,39 +175,62 @@ impl PlainKernel for Round<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let [first, rows] = self.tile;
-        let (r, groups) = (self.row - first, self.kind.groups);
-        let (x, _) = self.x.as_chunks::<PIECE>();
-        for (i, piece) in x.iter().enumerate() {
-            let (integers, unit) = integers::<PIECE>(piece, 127.0);
-            let mut q = [0; PIECE];
-            for l in 0..PIECE {
-                q[l] = integers[l] as i8;
+        if self.kind.planes == 1 {
+            for (i, x) in self.x.as_chunks::<PIECE>().0.iter().enumerate() {
+                let (q, unit) = integers::<PIECE>(x, 127.0);
+                self.write(i, &q, unit);
             }
-            let at = (first * x.len() + rows * i) * self.kind.row();
-            // SAFETY: the contract of `Round`. For each piece, a tile has the integers of its rows, then their units, then their sums.
-            unsafe {
-                let piece = self.out.add(at);
-                piece.add(r * PIECE).cast::<[i8; PIECE]>().write(q);
-                let units = piece.add(rows * PIECE).cast::<f32>();
-                units.add(r).write_unaligned(unit);
-                for g in 0..groups {
-                    let len = PIECE / groups;
-                    let sum: i32 = q[g * len..(g + 1) * len].iter().map(|&q| i32::from(q)).sum();
-                    let sums = units.add(rows + r * groups + g);
-                    if self.kind.affine {
-                        sums.write_unaligned(unit * sum as f32);
-                    } else {
-                        sums.cast::<i32>().write_unaligned(-i32::from(self.kind.offset) * sum);
-                    }
+        } else if Rounding::of(self.kind.format).len() == RUN {
+            for (i, x) in self.x.as_chunks::<RUN>().0.iter().enumerate() {
+                let (q, unit) = integers::<RUN>(x, MOST);
+                for (j, q) in q.as_chunks::<PIECE>().0.iter().enumerate() {
+                    self.write(i * (RUN / PIECE) + j, q, unit);
                 }
+            }
+        } else {
+            for (i, x) in self.x.as_chunks::<PIECE>().0.iter().enumerate() {
+                let (q, unit) = integers::<PIECE>(x, MOST);
+                self.write(i, &q, unit);
             }
         }
     }
 }
 
-/// The least power of two as a scale whose products with units are not subnormal (2^-32).
-const LEAST_SCALE: f32 = f32::from_bits((127 - 32) << 23);
+impl Round<'_> {
+    /// Writes a piece.
+    #[inline(always)]
+    fn write(&self, piece: usize, q: &[i32; PIECE], unit: f32) {
+        let [first, rows] = self.tile;
+        let Kind { planes, groups, .. } = self.kind;
+        let r = self.row - first;
+        let at = (first * (self.x.len() / PIECE) + rows * self.order.place(piece)) * self.kind.row();
+        let mut bytes = [[0i8; PIECE]; 2];
+        for l in 0..PIECE {
+            // The low byte as a signed number, and what is left.
+            bytes[1][l] = q[l] as i8;
+            bytes[0][l] = ((q[l] - i32::from(bytes[1][l])) >> 8) as i8;
+        }
+        // SAFETY: the contract of `Round`. For each piece, a tile has the integers of its rows, then their units, then their sums.
+        unsafe {
+            let piece = self.out.add(at);
+            for (i, bytes) in bytes[2 - planes..].iter().enumerate() {
+                piece.add((r * planes + i) * PIECE).cast::<[i8; PIECE]>().write(*bytes);
+            }
+            let units = piece.add(rows * planes * PIECE).cast::<f32>();
+            units.add(r).write_unaligned(unit);
+            for g in 0..groups {
+                let len = PIECE / groups;
+                let sum: i32 = q[g * len..(g + 1) * len].iter().sum();
+                let sums = units.add(rows + r * groups + g);
+                if self.kind.affine {
+                    sums.write_unaligned(unit * sum as f32);
+                } else {
+                    sums.cast::<i32>().write_unaligned(-i32::from(self.kind.offset) * sum);
+                }
+            }
+        }
+    }
+}
 
 thread_local! {
     /// The rounded x of a product, reused between calls.
@@ -169,18 +239,13 @@ thread_local! {
     static UNPACKED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether a product with `rows` rows of x is computed here.
-pub(super) fn takes(simd: &Simd, format: QuantFormat, rows: usize) -> bool {
-    let kind = Kind::of(format);
-    rows >= kind.least_rows() && WordLimits::new(simd.isa()).is_some_and(|limits| kind.most() <= limits.most)
-}
-
-/// `out = x wᵀ` for extents `[m, n, k]`, none of them zero, that [`takes`] takes.
-pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+/// `out = x wᵀ` for extents `[m, n, k]`, none of them zero, and what [`Kind::new`] returned.
+pub(super) fn multiply(simd: &Simd, kind: Kind, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
     let [m, n, k] = extents;
     let Some(limits) = WordLimits::new(simd.isa()) else { return };
-    let (kind, rows) = (Kind::of(format), Rows { count: m, large: limits.rows });
+    let rows = Rows { count: m, large: limits.rows };
     let pieces = k / PIECE;
+    let order = kind.order(pieces);
     let threads = if m.saturating_mul(n).saturating_mul(k) < PARALLEL { 1 } else { simd.threads() };
     // Taken out while in use, so that a nested call finds an empty buffer instead of a borrowed one.
     let mut scratch = ROUNDED.with(RefCell::take);
@@ -190,7 +255,7 @@ pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], ex
     threads::for_each(m.div_ceil(part), threads, |i| {
         for row in i * part..m.min((i + 1) * part) {
             let x = &x[row * k..(row + 1) * k];
-            let round = Round { x, kind, tile: rows.tile(row), row, out: rounded.get() };
+            let round = Round { x, kind, tile: rows.tile(row), row, order, out: rounded.get() };
             // SAFETY: the scratch memory holds the pieces of every row; rows do not overlap. A `Simd` exists only for an
             // available instruction set.
             unsafe { dispatch_plain(simd.isa(), round) };
@@ -206,7 +271,7 @@ pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], ex
         grow(&mut scratch, panels * panel);
         let (first, count) = (i * part, part.min(n - i * part));
         let panels = scratch.as_mut_ptr().cast();
-        let part = Part { kind, x, w, rounded: rounded.get(), panels, out: out.get(), extents, first, count };
+        let part = Part { kind, order, x, w, rounded: rounded.get(), panels, out: out.get(), extents, first, count };
         // SAFETY: the pieces have been written; the scratch memory holds the panels of a part; the output holds m * n, and parts
         // have their own columns. The instruction set is available and has limits.
         unsafe { dispatch_words(simd.isa(), part) };
@@ -230,6 +295,7 @@ fn grow(scratch: &mut Vec<Line>, bytes: usize) {
 /// writes the columns of this part or reads its panels.
 struct Part<'a> {
     kind: Kind,
+    order: Order,
     x: &'a [f32],
     w: &'a [u8],
     rounded: *const u8,
@@ -286,22 +352,22 @@ impl Part<'_> {
         if rows < W::LANES {
             // Lanes without a row of weights get the scale zero.
             // SAFETY: the caller's contract.
-            unsafe { out.write_bytes(0, k / PIECE * Kind::of(F::FORMAT).piece(W::LANES)) };
+            unsafe { out.write_bytes(0, k / PIECE * self.kind.piece(W::LANES)) };
         }
-        let stride = k / F::FORMAT.block_len() * F::BYTES;
+        let stride = k / F::FORMAT.block_len() * F::FORMAT.block_bytes();
         let weights = &self.w[first * stride..][..rows * stride];
         let mut chunk = Chunk { q: [0; MOST_LANES * CHUNK], lanes: rows };
         let mut at = 0;
         while at < k {
             let len = CHUNK.min(k - at);
-            let blocks = &weights[at / F::FORMAT.block_len() * F::BYTES..];
+            let blocks = &weights[at / F::FORMAT.block_len() * F::FORMAT.block_bytes()..];
+            let place = |piece: usize| self.order.place(at / PIECE + piece);
             // SAFETY: the caller's contract.
             unsafe {
-                let out = out.add(at / PIECE * Kind::of(F::FORMAT).piece(W::LANES));
                 if len == CHUNK {
-                    chunk.unpack::<W, F>(blocks, stride, CHUNK, out);
+                    chunk.unpack::<W, F>(blocks, stride, CHUNK, out, place);
                 } else {
-                    chunk.unpack::<W, F>(blocks, stride, len, out);
+                    chunk.unpack::<W, F>(blocks, stride, len, out, place);
                 }
             }
             at += len;
@@ -316,6 +382,13 @@ impl Part<'_> {
     unsafe fn tile<W: Words, const R: usize>(&self, first: usize, panel: usize, unpacked: *const u8) {
         // SAFETY: the caller's contract.
         unsafe {
+            if W::PLANES == 2 && self.kind.planes == 2 {
+                return if self.kind.affine {
+                    self.multiply_planes::<W, R, true>(first, panel, unpacked)
+                } else {
+                    self.multiply_planes::<W, R, false>(first, panel, unpacked)
+                };
+            }
             match (self.kind.groups, self.kind.affine) {
                 (1, false) => self.multiply::<W, R, 1, false>(first, panel, unpacked),
                 (1, true) => self.multiply::<W, R, 1, true>(first, panel, unpacked),
@@ -325,7 +398,7 @@ impl Part<'_> {
         }
     }
 
-    /// [`Part::tile`] for pieces of `G` groups, with minima if `AFFINE`.
+    /// [`Part::tile`] for one plane and pieces of `G` groups, with minima if `AFFINE`.
     ///
     /// # Safety
     /// The conditions of [`Part::tile`].
@@ -336,7 +409,7 @@ impl Part<'_> {
         panel: usize,
         unpacked: *const u8,
     ) {
-        let [_, n, k] = self.extents;
+        let k = self.extents[2];
         let register = 4 * W::LANES;
         let (piece, row) = (self.kind.piece(W::LANES), self.kind.row());
         // SAFETY: the caller's contract; offsets are those of the layouts of panels and of rounded rows.
@@ -383,7 +456,82 @@ impl Part<'_> {
                 w = w.add(piece);
                 x = x.add(R * row);
             }
-            let [column, valid] = self.rows::<W>(panel);
+            self.store::<W, R>(first, panel, sums);
+        }
+    }
+
+    /// [`Part::tile`] for two planes, with minima if `AFFINE`.
+    ///
+    /// # Safety
+    /// The conditions of [`Part::tile`].
+    #[inline(always)]
+    unsafe fn multiply_planes<W: Words, const R: usize, const AFFINE: bool>(
+        &self,
+        first: usize,
+        panel: usize,
+        unpacked: *const u8,
+    ) {
+        let register = 4 * W::LANES;
+        let (piece, row, pieces) = (self.kind.piece(W::LANES), self.kind.row(), self.extents[2] / PIECE);
+        // SAFETY: the caller's contract; offsets are those of the layouts of panels and of rounded rows.
+        unsafe {
+            let (mut w, mut x) = (unpacked, self.rounded.add(first * pieces * row));
+            // Totals of lanes that wait for others: of one lane, two and four.
+            let mut waiting = [[W::zero(); R]; 3];
+            for (pass, lane) in PASSES.into_iter().enumerate() {
+                let mut sums = [W::zero(); R];
+                for _ in 0..(pieces + LANES - 1 - lane) / LANES {
+                    let mut weights = [W::no_ints(); 8];
+                    for i in 0..8 {
+                        weights[i] = W::ints(w.add(i * register));
+                    }
+                    let factors = w.add(8 * register).cast::<f32>();
+                    let scales = W::floats(factors);
+                    let minima = if AFFINE { W::floats(factors.add(W::LANES)) } else { W::zero() };
+                    let units = x.add(2 * R * PIECE).cast::<f32>();
+                    // Written out, because the compiler keeps the sums of a long loop in memory.
+                    macro_rules! rows {
+                        ($($r:literal)*) => { $(if $r < R {
+                            let x = x.add(2 * $r * PIECE);
+                            let of_x = units.add(R + $r);
+                            let start = if AFFINE { W::no_ints() } else { W::start(of_x.cast()) };
+                            let high = W::dots::<0, 8>(&weights, x, W::no_ints());
+                            let value = W::with_high(W::dots::<0, 8>(&weights, x.add(PIECE), start), high);
+                            let product = W::mul(W::to_floats(value), scales);
+                            let sum = W::add(sums[$r % R], W::mul(product, W::same(units.add($r))));
+                            sums[$r % R] = if AFFINE { W::sub(sum, W::mul(minima, W::same(of_x))) } else { sum };
+                        })* };
+                    }
+                    rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+                    w = w.add(piece);
+                    x = x.add(R * row);
+                }
+                // As many totals wait as there are ones at the end of the number of the pass.
+                let joins = pass.trailing_ones() as usize;
+                for waiting in &waiting[..joins] {
+                    for r in 0..R {
+                        sums[r] = W::add(waiting[r], sums[r]);
+                    }
+                }
+                if joins < waiting.len() {
+                    waiting[joins] = sums;
+                } else {
+                    self.store::<W, R>(first, panel, sums);
+                }
+            }
+        }
+    }
+
+    /// Writes the products of a tile; those that are not finite are computed from the elements.
+    ///
+    /// # Safety
+    /// The conditions of [`Part::tile`].
+    #[inline(always)]
+    unsafe fn store<W: Words, const R: usize>(&self, first: usize, panel: usize, sums: [W::Floats; R]) {
+        let [_, n, k] = self.extents;
+        let [column, valid] = self.rows::<W>(panel);
+        // SAFETY: the caller's contract.
+        unsafe {
             for r in 0..R {
                 let mut products = [0.0; MOST_LANES];
                 W::store(products.as_mut_ptr(), sums[r]);
@@ -408,14 +556,22 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Writes the pieces of `len` elements of a panel. Rows of blocks are `stride` bytes apart.
+    /// Writes the pieces of `len` elements of a panel, each to its place. Rows of blocks are `stride` bytes apart.
     ///
     /// # Safety
     /// The instruction set of `W` is available, and `out` writable for the pieces.
     #[inline(always)]
-    unsafe fn unpack<W: Words, F: Weights>(&mut self, blocks: &[u8], stride: usize, len: usize, out: *mut u8) {
-        let Kind { format, groups, affine, offset } = const { Kind::of(F::FORMAT) };
-        let piece = const { Kind::of(F::FORMAT).piece(W::LANES) };
+    unsafe fn unpack<W: Words, F: Weights>(
+        &mut self,
+        blocks: &[u8],
+        stride: usize,
+        len: usize,
+        out: *mut u8,
+        place: impl Fn(usize) -> usize,
+    ) {
+        // The planes of x do not matter.
+        let Kind { format, groups, affine, offset, .. } = const { Kind::of(F::FORMAT, 1) };
+        let piece = const { Kind::of(F::FORMAT, 1).piece(W::LANES) };
         let book = match format.layout().values {
             Values::Book(book) => Some(book),
             _ => None,
@@ -423,20 +579,19 @@ impl Chunk {
         let (mut scales, mut minima) = ([0.0; CHUNK / 16], [0.0; CHUNK / 16]);
         let count = len / PIECE * groups;
         for row in 0..self.lanes {
-            let blocks = &blocks[row * stride..][..len / format.block_len() * F::BYTES];
+            let blocks = &blocks[row * stride..][..len / format.block_len() * F::FORMAT.block_bytes()];
             // Lengths agree, so it cannot fail.
             let _ =
                 format.unpack(blocks, &mut self.q[row * CHUNK..][..len], &mut scales[..count], &mut minima[..count]);
             for g in 0..count {
-                // Products of a smaller scale could be subnormal: NaN makes them computed from the elements.
-                let tiny = matches!(format.layout().scales, Scales::Power { .. })
-                    && scales[g] != 0.0
-                    && scales[g].abs() < LEAST_SCALE;
+                if matches!(format.layout().scales, Scales::Power { .. }) {
+                    scales[g] = large_enough(scales[g]);
+                }
                 // SAFETY: the caller's contract; the scales and the minima of a piece follow its integers.
                 unsafe {
-                    let factors = out.add(g / groups * piece + W::LANES * PIECE).cast::<f32>();
+                    let factors = out.add(place(g / groups) * piece + W::LANES * PIECE).cast::<f32>();
                     let lane = factors.add(g % groups * W::LANES + row);
-                    lane.write_unaligned(if tiny { f32::NAN } else { scales[g] });
+                    lane.write_unaligned(scales[g]);
                     if affine {
                         lane.add(groups * W::LANES).write_unaligned(minima[g]);
                     }
@@ -447,7 +602,7 @@ impl Chunk {
             // SAFETY: the caller's contract; each lane has a row of `CHUNK` integers.
             unsafe {
                 let rows = self.q.as_ptr().cast::<u8>().add(i * PIECE);
-                W::interleave(rows, CHUNK, book, offset, out.add(i * piece));
+                W::interleave(rows, CHUNK, book, offset, out.add(place(i) * piece));
             }
         }
     }
