@@ -29,7 +29,7 @@ pub enum Precision {
     Bf16,
     /// Rounds rows that are multiplied with quantised weights to 8 bits for each 32 neighbours, `x ≈ max |x| / 127 · integer`,
     /// or as [`Precision::Bf16`], which is as close: an error of at most `2¹⁶ + 2¹⁰ + k / 8` units of `u Σ |terms|`, with the
-    /// terms of the contract. On CPUs products of 8 and more rows (32 for Q6_K) are rounded; a row then has other bits than in a
+    /// terms of the contract. On CPUs products of 12 and more rows (32 for Q6_K) are rounded; a row then has other bits than in a
     /// product of fewer rows. Products of floats are those of [`Precision::Bf16`].
     Int8,
 }

@@ -11,7 +11,7 @@ use kiln_gguf::{Gguf, Writer};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Step, Weights};
 use crate::config::Config;
-use crate::session::rows_for;
+use crate::session::Parts;
 use crate::weights::Source;
 use crate::{Adapter, Error, Result};
 
@@ -209,7 +209,7 @@ impl<'e> ForwardPass<'e> {
         let ready = Ready::of(ready, tensors, config, adapters)?;
         let (mut out, mut rest, mut at) = (Vec::with_capacity(hidden.len()), hidden, position);
         while !rest.is_empty() {
-            let rows = rows_for(rest.len() / width);
+            let rows = Parts::GPU.rows_for(rest.len() / width);
             let (part, others) = rest.split_at(rest.len().min(rows * width));
             if !ready.layers.contains_key(&(layer, rows)) {
                 let of = Recorded { adapters: Some(&ready.adapters), layer: Some(layer), placing: None };
@@ -245,7 +245,7 @@ impl<'e> ForwardPass<'e> {
         let ready = Ready::of(ready, tensors, config, adapters)?;
         let (mut rest, mut at) = (tokens, position);
         loop {
-            let rows = rows_for(rest.len());
+            let rows = Parts::GPU.rows_for(rest.len());
             let known = ready.steps.iter().position(|step| step.rows() == rows);
             let number = match known {
                 Some(known) => known,

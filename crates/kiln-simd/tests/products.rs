@@ -225,7 +225,7 @@ fn quantised_products_are_the_same_bits_on_every_instruction_set_and_in_every_ba
     // Rows alone, and in tiles of every size; panels that are not full; rows of blocks of 32 that end within a run of eight.
     let extents = |format: QuantFormat| {
         let block = format.block_len();
-        [(7, 37, 3 * 256), (31, 35, 11 * block), (8, 3, block), (17, 16, 5 * block)]
+        [(7, 37, 3 * 256), (63, 35, 11 * block), (32, 3, block), (49, 16, 5 * block)]
     };
     for (format, (m, n, k)) in QuantFormat::ALL.into_iter().flat_map(|f| extents(f).map(|extents| (f, extents))) {
         let slowest = Simd::with_isa(Isa::available().next().unwrap()).unwrap();

@@ -6,9 +6,7 @@ mod planner;
 use std::fmt;
 use std::ops::Range;
 
-#[cfg(not(browser_gpu))]
-use kiln::{Backend, Place};
-use kiln::{Batch, DType};
+use kiln::{Backend, Batch, DType, Place};
 #[cfg(not(browser_gpu))]
 pub(crate) use planner::plan;
 
@@ -161,8 +159,14 @@ pub(crate) struct Asked<'a> {
     pub(crate) adapters: Option<&'a ActiveAdapters>,
 }
 
+/// Whether no layer runs on a GPU, as far as that is decided.
+pub(crate) fn is_on_cpu(model: &Model<'_>, plan: Option<&MemoryPlan>) -> bool {
+    let Some(plan) = plan else { return !has_gpus(model) };
+    let gpus: Vec<&Place> = model.engine.places().iter().filter(|place| is_gpu(place)).collect();
+    plan.parts.iter().all(|part| gpus.iter().all(|gpu| gpu.name != part.place))
+}
+
 /// Whether an engine has a GPU: without one there is nothing to decide.
-#[cfg(not(browser_gpu))]
 fn has_gpus(model: &Model<'_>) -> bool {
     model.engine.places().iter().any(is_gpu)
 }
@@ -185,7 +189,6 @@ pub(crate) fn placed<'m>(_: &'m Model<'m>, _: Asked<'m>) -> Result<(Placing, Opt
     Ok((Placing::default(), None))
 }
 
-#[cfg(not(browser_gpu))]
 fn is_gpu(place: &Place) -> bool {
     matches!(place.backend, Backend::Gpu | Backend::Cuda)
 }

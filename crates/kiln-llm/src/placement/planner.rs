@@ -7,7 +7,7 @@ use kiln::{DeviceMemory, Place, Shape, Tensor, TensorType};
 
 use super::{Asked, Bytes, DeviceLayers, MemoryPlan, Placing, PlannedPart, has_gpus, is_gpu};
 use crate::architecture::{Forward, Recorded, Step};
-use crate::session::{caches, fewest_of_parts, parts_for, rows_for};
+use crate::session::{Parts, caches};
 use crate::{Error, Model, Result};
 
 /// One part in this many of the free memory that a driver reports stays unused: code, the driver's graphs and the
@@ -201,9 +201,9 @@ impl<'m> Planner<'m, '_> {
     /// Bytes of results and scratch memory on a placement, for the graphs of a context of this many tokens. Plans the
     /// graph of the most tokens; smaller graphs are assumed to need a proportional share.
     fn scratch(&self, place: usize, context: usize) -> Result<u64> {
-        let rows = rows_for(context);
+        let rows = Parts::GPU.rows_for(context);
         let most = self.record(rows, &Placing::default())?.planned_bytes(&self.places()[place].name)?;
-        let all: usize = parts_for(context).sum();
+        let all: usize = Parts::GPU.up_to(context).sum();
         Ok((most as f64 * all as f64 / rows as f64) as u64)
     }
 
@@ -285,7 +285,7 @@ impl<'m> Planner<'m, '_> {
         let weights = plan.parts.last().map_or(0, |part| part.weights);
         let (mut largest, mut beyond) = (None, self.asked.context);
         // Graphs of fewer tokens need less scratch memory, and shorter contexts do not use the larger graphs.
-        for fewest in fewest_of_parts().rev() {
+        for fewest in Parts::GPU.fewest().rev() {
             if fewest >= beyond {
                 continue;
             }

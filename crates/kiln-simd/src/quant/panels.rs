@@ -67,10 +67,13 @@ impl Kind {
         (fits && rows >= kind.least_rows()).then_some(kind)
     }
 
-    /// Rows of x from which unpacking the weights pays, on a Zen 4: products of fewer rows unpack weights in registers, which is
-    /// fastest for Q6_K.
+    /// Rows of x from which unpacking the weights pays, on a Zen 4: products of fewer rows unpack weights in registers.
     const fn least_rows(self) -> usize {
-        if matches!(self.format, QuantFormat::Q6K) { 32 } else { 8 }
+        match self.format {
+            QuantFormat::Q6K => 32,
+            _ if self.planes == 2 => 32,
+            _ => 12,
+        }
     }
 
     /// The largest integer with its offset.

@@ -3,7 +3,7 @@
 //! Rows of x are rounded to 16-bit integers once ([`activations`](super::activations)). The integer products of a group of 32
 //! elements are added exactly; their sum is multiplied by the scale and the unit in f32, and added in one of eight lanes. Formats
 //! with groups of 16 have 16 lanes. So results have the same bits on every instruction set, for any number of threads, and for a
-//! row alone or in a batch: from eight rows on, [`panels`](super::panels) adds the same terms in the same order where that is faster.
+//! row alone or in a batch: of many rows, [`panels`](super::panels) adds the same terms in the same order where that is faster.
 //! Weights are unpacked in registers, once for up to four rows of x, and where registers allow it a block ahead: what a block waits
 //! for is then in flight while the one before it is multiplied.
 //!

@@ -240,11 +240,10 @@ impl<P: Pieces> Weights for ByPieces<P> {
         // SAFETY: the caller's contract; a piece is 32 integers and as many words of x.
         unsafe {
             let (scales, added) = (P::scales::<B>(w), P::added::<B>(w));
-            let q = |piece: usize| P::integers::<B>(w, piece);
-            let q = [q(0), q(1), q(2), q(3), q(4), q(5), q(6), q(7)];
+            let q = [0, 1, 2, 3, 4, 5, 6, 7].each(|piece| P::integers::<B>(w, piece));
             for r in 0..R {
-                let value = B::totals(|piece| B::dot(q[piece], x[r].add(64 * piece)));
-                sums[r] = B::add_eight(sums[r], value, scales, units(x[r]));
+                let products = [0, 1, 2, 3, 4, 5, 6, 7].each(|piece| B::dot(q[piece], x[r].add(64 * piece)));
+                sums[r] = B::add_eight(sums[r], B::totals(products), scales, units(x[r]));
                 if let Some(added) = added {
                     sums[r] = B::sub_eight(sums[r], added, sums_of(x[r]));
                 }

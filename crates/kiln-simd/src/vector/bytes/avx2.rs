@@ -1,6 +1,7 @@
 use std::arch::x86_64::*;
 
 use super::{BYTE_OF_BIT, Bytes, SIGNED};
+use crate::array::Each;
 
 /// Two registers.
 #[derive(Clone, Copy)]
@@ -327,18 +328,12 @@ impl Bytes for Avx2Bytes {
         unsafe { _mm256_permute4x64_epi64::<0xd8>(_mm256_hadd_epi32(sums[0], sums[1])) }
     }
     #[inline(always)]
-    unsafe fn totals(of: impl Fn(usize) -> [__m256i; 2]) -> __m256i {
+    unsafe fn totals(sums: [[__m256i; 2]; 8]) -> __m256i {
         // SAFETY: the caller's contract.
         unsafe {
-            let of = |i: usize| {
-                let [a, b] = of(i);
-                _mm256_add_epi32(a, b)
-            };
-            let four = |i: usize| {
-                let first = _mm256_hadd_epi32(of(i), of(i + 1));
-                _mm256_hadd_epi32(first, _mm256_hadd_epi32(of(i + 2), of(i + 3)))
-            };
-            join(four(0), four(4))
+            let [a, b, c, d, e, f, g, h] = sums.each(|[a, b]| _mm256_add_epi32(a, b));
+            let first = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+            join(first, _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h)))
         }
     }
     #[inline(always)]

@@ -329,19 +329,9 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn totals(of: impl Fn(usize) -> __m512i) -> __m256i {
+    unsafe fn totals([a, b, c, d, e, f, g, h]: [__m512i; 8]) -> __m256i {
         // SAFETY: the caller's contract.
-        unsafe {
-            let two = |i: usize| {
-                let (a, b) = (of(i), of(i + 1));
-                _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
-            };
-            let four = |i: usize| {
-                let (a, b) = (two(i), two(i + 2));
-                halves_added(_mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)))
-            };
-            join(four(0), four(4))
-        }
+        unsafe { join(four_totals([a, b, c, d]), four_totals([e, f, g, h])) }
     }
     #[inline(always)]
     unsafe fn zero_eight() -> __m256 {
@@ -377,6 +367,20 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     unsafe fn total_eight(sums: __m256) -> f32 {
         // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
         unsafe { Avx2Bytes::total_eight(sums) }
+    }
+}
+
+/// Sums of four lanes each of four times 16, in both halves of the result: the totals are those of both.
+///
+/// # Safety
+/// AVX-512 F is available.
+#[inline(always)]
+unsafe fn four_totals([a, b, c, d]: [__m512i; 4]) -> __m256i {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        halves_added(_mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd)))
     }
 }
 

@@ -1,5 +1,6 @@
 use super::Bytes;
 use super::portable::PortableBytes;
+use crate::array::Each;
 
 /// 16 bytes in an instruction set with 128-bit registers, and the corresponding four sums.
 pub(super) trait Piece: Copy {
@@ -292,13 +293,10 @@ impl<P: Piece> Bytes for Four<P> {
         [P::add_pairs(sums[0], sums[1]), P::add_pairs(sums[2], sums[3])]
     }
     #[inline(always)]
-    unsafe fn totals(of: impl Fn(usize) -> [P::Ints; 4]) -> [P::Ints; 2] {
-        let of = |i: usize| {
-            let [a, b, c, d] = of(i);
-            P::add_ints(P::add_ints(a, b), P::add_ints(c, d))
-        };
-        let four = |i: usize| P::add_pairs(P::add_pairs(of(i), of(i + 1)), P::add_pairs(of(i + 2), of(i + 3)));
-        [four(0), four(4)]
+    unsafe fn totals(sums: [[P::Ints; 4]; 8]) -> [P::Ints; 2] {
+        let [a, b, c, d, e, f, g, h] = sums.each(|[a, b, c, d]| P::add_ints(P::add_ints(a, b), P::add_ints(c, d)));
+        let first = P::add_pairs(P::add_pairs(a, b), P::add_pairs(c, d));
+        [first, P::add_pairs(P::add_pairs(e, f), P::add_pairs(g, h))]
     }
     #[inline(always)]
     unsafe fn zero_eight() -> [P::Floats; 2] {

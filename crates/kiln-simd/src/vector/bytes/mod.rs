@@ -173,7 +173,7 @@ pub(crate) trait Bytes: Copy {
     ///
     /// # Safety
     /// The instruction set is available.
-    unsafe fn totals(of: impl Fn(usize) -> Self::Ints) -> Self::EightInts;
+    unsafe fn totals(sums: [Self::Ints; 8]) -> Self::EightInts;
     /// Zero in every lane.
     ///
     /// # Safety

@@ -186,8 +186,8 @@ impl Bytes for PortableBytes {
         std::array::from_fn(|l| sums[2 * l] + sums[2 * l + 1])
     }
     #[inline(always)]
-    unsafe fn totals(of: impl Fn(usize) -> [i32; 16]) -> [i32; 8] {
-        std::array::from_fn(|i| of(i).iter().sum())
+    unsafe fn totals(sums: [[i32; 16]; 8]) -> [i32; 8] {
+        sums.map(|sums| sums.iter().sum())
     }
     #[inline(always)]
     unsafe fn zero_eight() -> [f32; 8] {
