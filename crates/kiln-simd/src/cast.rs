@@ -1,5 +1,7 @@
 //! Between the types of elements: through f32, or through i64 between integers, a few at a time.
 
+use std::sync::{Mutex, PoisonError};
+
 use kiln_ir::op::Cast;
 use kiln_ir::{DType, Data, DataMut, Element, Kind, Operand, Result, dtype_table, zeros};
 
@@ -136,16 +138,42 @@ pub(crate) fn as_f32<'a>(simd: &Simd, floats: Data<'a>, wide: &'a mut Vec<f32>) 
     Ok(&wide[..n])
 }
 
+/// Casts all elements; both have the same number.
+fn cast(simd: &Simd, from: Data<'_>, to: DataMut<'_>) {
+    let isa = simd.isa();
+    // SAFETY: a `Simd` exists only for an available instruction set.
+    unsafe {
+        match (from, to) {
+            (Data::F16(from), DataMut::F32(to)) => widen_halves(isa, from, to),
+            (Data::F32(from), DataMut::F16(to)) => narrow_to_halves(isa, from, to),
+            (from, to) => dispatch_plain(isa, Elements(from, to)),
+        }
+    }
+}
+
 impl Execute for Cast {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        // SAFETY: a `Simd` exists only for an available instruction set.
-        unsafe {
-            match (inputs[0].data(), outputs[0].reborrow()) {
-                (Data::F16(from), DataMut::F32(to)) => widen_halves(simd.isa(), from, to),
-                (Data::F32(from), DataMut::F16(to)) => narrow_to_halves(simd.isa(), from, to),
-                (from, to) => dispatch_plain(simd.isa(), Elements(from, to)),
-            }
+        let (from, to) = (inputs[0].data(), outputs[0].reborrow());
+        let n = inputs[0].shape().numel();
+        if n <= SHARE || simd.threads() == 1 {
+            cast(simd, from, to);
+            return Ok(());
         }
+        let (read, written) = (from.dtype().size(), to.dtype().size());
+        let (mut parts, mut rest) = (Vec::with_capacity(n.div_ceil(SHARE)), to);
+        for first in (0..n).step_by(SHARE) {
+            let (part, others) = rest.split_at(SHARE.min(n - first) * written);
+            parts.push(Mutex::new(Some(part)));
+            rest = others;
+        }
+        threads::for_each(parts.len(), simd.threads(), |i| {
+            // Each part is taken once.
+            let part = parts[i].lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(to) = part {
+                let from = from.part(i * SHARE * read..n.min((i + 1) * SHARE) * read);
+                cast(simd, from, to);
+            }
+        });
         Ok(())
     }
 }

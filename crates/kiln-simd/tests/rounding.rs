@@ -4,6 +4,7 @@
 use kiln_ir::op::Elementwise;
 use kiln_ir::op::reference::hard::{SIGNIFICANDS, hard_quotients, hard_squares};
 use kiln_ir::op::reference::{Random, SPECIAL};
+use kiln_ir::{Element, bf16, f16};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -98,4 +99,21 @@ fn one_special_value_among_others() {
         }
         compare(&a, &b);
     }
+}
+
+#[test]
+fn threads_that_share_a_cast_give_what_one_gives() {
+    let x = Random::new(17).uniforms(3 * 65_536 + 11, -300.0, 300.0);
+    let simd = Simd::new().unwrap();
+    fn same<T: Element + PartialEq, U: Element + PartialEq>(simd: &Simd, x: &[T]) -> Vec<U> {
+        let one = simd.with_threads(1).cast::<T, U>(x).unwrap();
+        assert!(simd.with_threads(3).cast::<T, U>(x).unwrap() == one, "{} to {}", T::DTYPE, U::DTYPE);
+        one
+    }
+    let halves: Vec<f16> = same(&simd, &x);
+    let bytes: Vec<i8> = same(&simd, &halves);
+    let floats: Vec<f32> = same::<i8, bf16>(&simd, &bytes).iter().map(|x| x.to_f32()).collect();
+    // To integers towards zero, and to the nearest that there is.
+    let expected: Vec<f32> = halves.iter().map(|x| x.to_f32().trunc().clamp(-128.0, 127.0)).collect();
+    assert!(floats == expected);
 }
