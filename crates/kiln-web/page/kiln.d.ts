@@ -84,6 +84,8 @@ export class Engine {
   forced(place: string): Engine;
   explain(operation: string, inputs: (number[] | { dims: number[]; dtype?: DType | QuantFormat })[], params?: object): Explanation;
   run(operation: string, inputs: TensorLike[], params?: object): Promise<Tensor[]>;
+  /** Consecutive parts of these lengths, which must fill the dimension. */
+  split(x: TensorLike, params: { axis: number; lengths: number[] }): Promise<Float32Array[]>;
   batch(): Batch;
   verify(operation: string, place: string, elements?: number): Promise<Verification>;
   destroyDevice(): Promise<void>;
@@ -98,6 +100,8 @@ export class Batch {
   set(tensor: BatchTensor, data: Float32Array): void;
   record(operation: string, inputs: BatchTensor[], params?: object): BatchTensor[];
   dims(tensor: BatchTensor): number[];
+  /** Consecutive parts of these lengths, which must fill the dimension. */
+  split(x: BatchTensor, params: { axis: number; lengths: number[] }): BatchTensor[];
   explain(wanted: BatchTensor[]): Explanation;
   execute(wanted: BatchTensor[]): Promise<void>;
   run(wanted: BatchTensor[]): Promise<Elements[]>;

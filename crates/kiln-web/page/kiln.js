@@ -59,6 +59,17 @@ function split(given, beside) {
   return [[...given.slice(0, -1), ...named], last];
 }
 
+/** The parameters of the slices that consecutive parts of these lengths are; they must fill the dimension. */
+function parts(dims, { axis, lengths } = {}) {
+  const fills = Array.isArray(lengths) && lengths.length > 0 && lengths.reduce((a, b) => a + b) === dims[axis];
+  if (!fills || !lengths.every((length) => Number.isInteger(length) && length >= 0)) {
+    const message = `split into parts of [${lengths}] along dimension ${axis} of [${[...dims]}]: lengths must fill the dimension`;
+    throw Object.assign(new Error(message), { name: "KilnError", code: "view" });
+  }
+  let end = 0;
+  return lengths.map((length) => ({ axis, start: end, end: end += length }));
+}
+
 /** Runs operations where they are predicted to run fastest. */
 export class Engine {
   #raw;
@@ -119,6 +130,11 @@ export class Engine {
     return this.#raw.run(operation, inputs, params);
   }
 
+  /** Splits a tensor along dimension `axis` into consecutive parts of these lengths, which must fill the dimension. */
+  async split(x, params) {
+    return Promise.all(parts(x.dims ?? [x.length], params).map((part) => this.slice(x, part)));
+  }
+
   /** An empty batch. */
   batch() {
     return new Batch(this.#raw.batch());
@@ -163,6 +179,11 @@ export class Batch {
   /** The extents of a tensor. */
   dims(tensor) {
     return this.#raw.dims(tensor);
+  }
+
+  /** Splits a tensor along dimension `axis` into consecutive parts of these lengths, which must fill the dimension. */
+  split(x, params) {
+    return parts(this.dims(x), params).map((part) => this.slice(x, part));
   }
 
   /** Where these tensors would be computed, and why. */

@@ -41,7 +41,7 @@ pub(super) const SHARED: f64 = 10e-6;
 /// processor.
 const AWAKE: f64 = 200e-6;
 
-/// Consecutive samples of several threads, once they are awake.
+/// Consecutive samples of several threads, once they are awake, and of work that is not shared.
 const IN_A_ROW: usize = 4;
 
 /// More threads gain little if they take more than this share of the time of one.
@@ -363,8 +363,9 @@ fn sample(
                 }
             }
             let (warm, waited_warm) = (warming.elapsed().as_secs_f64(), account.caller());
-            // Awake threads cost the most, and the best of a few samples needs all of them undisturbed at once.
-            let in_a_row = if several && warm < LONG { IN_A_ROW } else { 1 };
+            // Awake threads cost the most, and the best of a few samples needs all of them undisturbed at once. Work too short to be
+            // shared takes as many on one thread, because the minimum of more samples is less.
+            let in_a_row = if warm < LONG && (several || best <= SHARED) { IN_A_ROW } else { 1 };
             let (mut elapsed, mut shortest) = (0.0, f64::INFINITY);
             for _ in 0..in_a_row {
                 let sample = Instant::now();
