@@ -181,7 +181,8 @@ export function serve(port) {
       for (let made = 0; ; made++) {
         if (made >= maxTokens) return { finish: "length", seed };
         if (made >= room) return { finish: "context", seed };
-        const token = await model.ask("next", request);
+        const more = made + 1 < Math.min(maxTokens, room);
+        const token = await model.ask("next", { ...request, more });
         if (token === undefined) return { finish: "end", seed };
         report(token);
         await turn();

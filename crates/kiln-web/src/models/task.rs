@@ -139,7 +139,8 @@ impl<'m> Sessions<'m> {
     async fn token(&mut self, options: &Options<'_>) -> Result<JsValue> {
         let sampler = sampler(options)?;
         let Open { session, decoder } = self.open(options)?;
-        let Some(Generated { token, text }) = session.next_async(&sampler, decoder).await? else {
+        let more = options.flag("more");
+        let Some(Generated { token, text }) = session.next_async(&sampler, decoder, more).await? else {
             return Ok(JsValue::UNDEFINED);
         };
         let object = Object::new();
