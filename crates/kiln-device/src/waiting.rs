@@ -19,6 +19,7 @@ pub enum Waiting {
 /// Results on their way to the host. Dropping the future gives them up; what was submitted runs on.
 #[cfg(not(target_arch = "wasm32"))]
 pub type Arriving<T> = Pin<Box<dyn Future<Output = kiln_ir::Result<T>> + Send + Sync>>;
+/// Results on their way to the host.
 #[cfg(target_arch = "wasm32")]
 pub type Arriving<T> = Pin<Box<dyn Future<Output = kiln_ir::Result<T>>>>;
 

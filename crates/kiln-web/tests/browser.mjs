@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { areLikeliest, randomModel } from "./model.mjs";
+import { areLikeliest, harmonyModel, largeModel, randomModel } from "./model.mjs";
 
 const [url, modules, screenshots, executablePath = "/usr/bin/chromium", only] = process.argv.slice(2);
 const { chromium } = createRequire(join(modules, "package.json"))("playwright-core");
@@ -596,6 +596,73 @@ const tests = {
     await leave(page);
   },
 
+  async "a cached model is loaded after a reload of the page without the server"() {
+    const page = await visitChat({ load: null });
+    let reachable = true, fetched = 0;
+    await page.route("**/random.gguf", (route) => {
+      if (!reachable) return route.abort();
+      if (route.request().method() === "GET") fetched += 1;
+      return route.fulfill({ body: randomFile.buffer, headers: { "content-length": String(random.file.length) } });
+    });
+    const load = () => page.evaluate(async () => {
+      const seen = [], model = await window.kiln.Model.load("random.gguf", { device: "cpu", cache: true, progress: ({ cached }) => seen.push(cached) });
+      const session = await model.session();
+      for await (const _ of session.generate("Ab", { temperature: 0, maxTokens: 5 }));
+      const tokens = [...await session.tokens()];
+      model.close();
+      return { cached: seen.at(-1), tokens };
+    });
+    const first = await load();
+    await page.reload();
+    await page.waitForFunction(() => document.body.dataset.ready);
+    reachable = false;
+    const second = await load();
+    assert.deepEqual([first.cached, second.cached, fetched], [false, true, 1]);
+    assert.deepEqual(second.tokens, first.tokens);
+    assert.ok(areLikeliest(random, second.tokens, 6), `${second.tokens} are not the likeliest`);
+    // Without the cached file there is nothing to load.
+    const code = await page.evaluate(async () => {
+      await (await import("./models.js")).clearCache();
+      return window.kiln.Model.load("random.gguf", { device: "cpu", cache: true }).then(() => "", ({ code }) => code);
+    });
+    assert.equal(code, "network");
+    await leave(page);
+  },
+
+  async "a file that is dropped on the page is loaded, unless it is larger than memory"() {
+    const page = await visitChat({ load: null });
+    await page.selectOption("#device", "cpu");
+    /** Drops a file that begins with these bytes, and has so many. */
+    const drop = async (name, beginning, bytes) => {
+      const data = await page.evaluateHandle(([name, text, bytes]) => {
+        const beginning = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+        // The rest repeats one part, which takes no memory.
+        const part = new Blob([new Uint8Array(bytes ? 1 << 24 : 0)]), rest = Math.max(0, (bytes ?? 0) - beginning.length);
+        const file = new File([beginning, ...Array(Math.floor(rest / (1 << 24))).fill(part), part.slice(0, rest % (1 << 24))], name);
+        const data = new DataTransfer();
+        data.items.add(file);
+        return data;
+      }, [name, Buffer.from(beginning).toString("base64"), bytes]);
+      await page.dispatchEvent("#drop", "dragenter", { dataTransfer: data });
+      assert.ok(await page.locator("#drop.over").count(), "the page shows where to drop");
+      await page.dispatchEvent("#drop", "drop", { dataTransfer: data });
+      await page.waitForFunction(() => document.body.dataset.model);
+      assert.equal(await page.locator("#drop.over").count(), 0);
+    };
+    await drop("dropped.gguf", harmonyModel());
+    assert.match(await text(page, "status"), /dropped\.gguf is ready on simd128/);
+    // A model that thinks: the page shows it apart from the answer.
+    await page.locator("#text").fill("Well?");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.body.dataset.answered);
+    assert.deepEqual(await page.locator("#log .model p").allTextContents(), ["hmm", "Yes"]);
+    const large = largeModel(2_750_000);
+    await page.evaluate(() => delete document.body.dataset.model);
+    await drop("large.gguf", large.beginning, large.bytes);
+    assert.match(await text(page, "problem"), /large\.gguf was not loaded\. The model needs .* GB for its weights .* use a smaller model/);
+    await leave(page);
+  },
+
   async "without WebGPU a chat runs on the processor and says so"() {
     const page = await visitChat({ device: null, before: () => Object.defineProperty(Navigator.prototype, "gpu", { get: () => undefined }) });
     assert.match(await text(page, "gpu"), /no WebGPU/);
@@ -665,6 +732,28 @@ const tests = {
 };
 
 // Real models, where they are there: weights that no test may bring along.
+if (process.env.KILN_SMOLLM2) {
+  tests["SmolLM2 gives the tokens of exact arithmetic on WebGPU and on simd128"] = async () => {
+    // Those of crates/kiln-llm/tests/smollm2.rs.
+    const expected = [7042, 30, 198, 198, 504, 2988, 314, 42];
+    const page = await visitChat({ load: null });
+    await page.setInputFiles("#file", process.env.KILN_SMOLLM2);
+    await page.waitForFunction(() => document.body.dataset.model);
+    // A token takes ten seconds and more on WebGPU in software: one ends the prompt, and one follows it.
+    for (const [device, most] of [["cpu", expected.length], ["gpu", 2]]) {
+      const tokens = await page.evaluate(async ([device, most]) => {
+        const model = await window.kiln.Model.load(document.getElementById("file").files[0], { device, software: true });
+        const session = await model.session({ context: 64 });
+        const tokens = [];
+        for await (const { token } of session.generate("The capital of France is", { temperature: 0, maxTokens: most })) tokens.push(token);
+        model.close();
+        return tokens;
+      }, [device, most]);
+      assert.deepEqual(tokens, expected.slice(0, most), device);
+    }
+    await leave(page);
+  };
+}
 if (process.env.KILN_STORIES) {
   tests["stories260K gives its 257 tokens on WebGPU and on simd128"] = async () => {
     const folder = process.env.KILN_STORIES;
