@@ -285,6 +285,16 @@ impl<'m> Session<'m> {
         wait(self.sample_waiting(sampler, false, WAITING))
     }
 
+    /// [`Session::sample`] for programs that will ask for the token after this one with the same sampler: a GPU may begin with it before
+    /// this token is read. If the program does something else instead, that computation is lost, and nothing else.
+    ///
+    /// # Errors
+    /// The errors of [`Session::sample`].
+    #[cfg(not(browser_gpu))]
+    pub fn sample_and_begin(&mut self, sampler: &Sampler) -> Result<u32> {
+        wait(self.sample_waiting(sampler, true, WAITING))
+    }
+
     /// The token of [`Session::sample`], for pages, where nothing can wait.
     ///
     /// # Errors

@@ -145,7 +145,9 @@ pub(super) async fn run(
             let copies = to.as_ref().map(|to| Copies { to, group, from: &from });
             match copies {
                 Some(copies) if programs.is_empty() => copies.submit(device)?,
-                copies => drop(submit_with(device, programs, copies)?),
+                copies => {
+                    submit_with(device, programs, copies)?;
+                }
             }
             Ok(to)
         });
