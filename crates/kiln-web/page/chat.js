@@ -171,7 +171,7 @@ async function answer(text) {
   }
   if (reply) messages.push({ role: "assistant", content: reply });
   else {
-    // A conversation has no reply without an answer; what there is of it stays on the page.
+    // The conversation goes on without the message; the thinking stays on the page.
     messages.pop();
     if (!made) out.closest("article").remove();
   }

@@ -75,8 +75,8 @@ function pause(milliseconds, signal) {
 }
 
 /**
- * The body of a response with `bytes` bytes. When the connection fails, it continues from the byte that it has reached: with a range
- * request, or, from a server without them, with all bytes again, of which it drops the first ones.
+ * The body of a response with `bytes` bytes. When the connection fails, it continues from the byte that it has reached, with a range
+ * request. From a server without them it reads all bytes again, and drops the first ones.
  */
 function resuming(url, response, bytes, signal) {
   const version = response.headers.get("etag");

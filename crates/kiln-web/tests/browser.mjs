@@ -638,7 +638,7 @@ const tests = {
   async "a file that is dropped on the page is loaded, unless it is larger than memory"() {
     const page = await visitChat({ load: null });
     await page.selectOption("#device", "cpu");
-    /** Drops a file that begins with these bytes, and has so many. */
+    /** Drops a file of `bytes` bytes that begins with these. */
     const drop = async (name, beginning, bytes) => {
       const data = await page.evaluateHandle(([name, text, bytes]) => {
         const beginning = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
@@ -738,12 +738,12 @@ const tests = {
 };
 
 // Real models, where they are there: weights that no test may bring along.
-if (process.env.KILN_SMOLLM2) {
+if (process.env.KILN_WEB_MODEL) {
   tests["SmolLM2 gives the tokens of exact arithmetic on WebGPU and on simd128"] = async () => {
     // Those of crates/kiln-llm/tests/smollm2.rs.
     const expected = [7042, 30, 198, 198, 504, 2988, 314, 42];
     const page = await visitChat({ load: null });
-    await page.setInputFiles("#file", process.env.KILN_SMOLLM2);
+    await page.setInputFiles("#file", process.env.KILN_WEB_MODEL);
     await page.waitForFunction(() => document.body.dataset.model);
     // A token takes ten seconds and more on WebGPU in software: one ends the prompt, and one follows it.
     for (const [device, most] of [["cpu", expected.length], ["gpu", 2]]) {

@@ -1,6 +1,6 @@
 // Language models in Node, where there is no WebGPU and no worker: simd128 against f64.
 // node models.mjs FOLDER
-// With KILN_SMOLLM2=FILE and KILN_STORIES=FOLDER also real models.
+// With KILN_WEB_MODEL=FILE and KILN_STORIES=FOLDER also real models.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
@@ -11,7 +11,7 @@ import { pathToFileURL } from "node:url";
 import { areLikeliest, harmonyModel, largeModel, randomModel } from "./model.mjs";
 
 const { Model } = await import(pathToFileURL(`${resolve(process.argv[2])}/models.js`));
-const { KILN_STORIES: stories, KILN_SMOLLM2: smollm2 } = process.env;
+const { KILN_STORIES: stories, KILN_WEB_MODEL: smollm2 } = process.env;
 const here = { worker: false };
 const greedy = { temperature: 0 };
 
@@ -146,7 +146,7 @@ const random = randomModel();
   assert.ok(weights > 0 && parameters > 0);
   const model = await Model.load(at("/model"), here);
   model.close();
-  // Connections that fail after so many bytes. The server sends ranges, or only whole files; or each connection fails at once.
+  // Connections that fail after `parts` bytes. The server sends ranges, or only whole files; or each connection fails at once.
   const requests = [];
   const failing = (path, { ranges, parts, etag = () => "1" }) => {
     requests.length = 0;

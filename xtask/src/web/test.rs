@@ -39,8 +39,8 @@ pub(super) fn test(root: &Path) -> Result<()> {
         let mut command = Command::new("node");
         command
             .arg(tests.join(script))
-            .env_remove("KILN_SMOLLM2")
-            .envs(smollm2.iter().map(|file| ("KILN_SMOLLM2", file)));
+            .env_remove("KILN_WEB_MODEL")
+            .envs(smollm2.iter().map(|file| ("KILN_WEB_MODEL", file)));
         command
     };
     execute(with_models("models.mjs").arg(folder(root)))?;

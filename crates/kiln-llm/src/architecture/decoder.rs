@@ -222,8 +222,8 @@ impl<'e> Step<'e> {
     }
 
     /// Begins to compute the likeliest token after one that follows `before` others, in a graph of one row. Without a token it is the
-    /// result of the execution before, which must have been begun in this way and of which nothing need be known yet. `None` if
-    /// nothing was computed: see [`Batch::begin_waiting`].
+    /// result of the last execution, which must have been begun in this way, and may still run. `None` if nothing was computed: see
+    /// [`Batch::begin_waiting`].
     pub(crate) async fn begin(
         &mut self,
         token: Option<u32>,
