@@ -16,10 +16,10 @@
 //!   these do not occur where a comparison would ask.
 #![forbid(unsafe_code)]
 
-/// The text of a file in the folder of a family.
+/// The text of a file in the folder of a family, without comments and indentation: see `build.rs`.
 macro_rules! source {
     ($family:ident, $file:ident) => {
-        include_str!(concat!("../wgsl/", stringify!($family), "/", stringify!($file), ".wgsl"))
+        include_str!(concat!(env!("OUT_DIR"), "/", stringify!($family), "/", stringify!($file), ".wgsl"))
     };
 }
 

@@ -70,7 +70,8 @@ pub struct Head {
 pub(crate) fn head(source: &str) -> Head {
     let mut head = Head::default();
     for line in source.lines() {
-        let Some((word, rest)) = line.strip_prefix('#').and_then(|line| line.split_once(' ')) else { continue };
+        let Some(line) = line.strip_prefix('#') else { continue };
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let typed = || rest.split_once(':').map(|(name, ty)| (name.trim().to_owned(), ty.trim().to_owned()));
         match word {
             "input" | "output" => {

@@ -12,7 +12,7 @@ use crate::memory::{Pool, Region};
 use crate::plan::{Bindings, Plan};
 use crate::profile::Profile;
 use crate::statistics::Counters;
-use crate::waiting::Waiting;
+use crate::waiting::{Arriving, Waiting};
 
 /// The memory of a driver's device.
 pub type RegionOf<D> = Region<<D as Driver>::Memory>;
@@ -75,6 +75,8 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     const FAULT_POSITION: usize;
     /// Offsets at which [`Driver::copy`] may begin are multiples of this.
     const COPY_ALIGNMENT: u64;
+    /// Whether [`Driver::begin`] submits programs.
+    const BEGINS: bool = false;
     /// The compiled operations that a [`crate::Backend`] caches hold at most this many bytes.
     const MOST_READY_BYTES: u64;
 
@@ -275,6 +277,22 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         reads: &mut [Read<'_, Self::Memory>],
         waiting: Waiting,
     ) -> Result<()>;
+
+    /// Submits a program as [`Driver::run`] does, and begins to copy the first bytes of regions to the host. The future that it
+    /// returns waits for these copies, and not for what is submitted later. `None` if the device cannot do this: then nothing was
+    /// submitted.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::run`].
+    async fn begin(
+        &self,
+        _program: &mut Self::Program,
+        _faults: Option<&RegionOf<Self>>,
+        _reads: Vec<(RegionOf<Self>, u64)>,
+        _waiting: Waiting,
+    ) -> Result<Option<Arriving<Vec<Vec<u8>>>>> {
+        Ok(None)
+    }
 
     /// Runs several programs of this device in this order, each as [`Driver::run`] does, and then copies regions to the host. By
     /// default each program is a submission, and one more copies all regions.

@@ -10,7 +10,7 @@ use kiln_ir::{Error, Result};
 use crate::driver::{Driver, Read, RegionOf};
 use crate::plan::{Bindings, Fault, Plan};
 use crate::profile::Profile;
-use crate::waiting::Waiting;
+use crate::waiting::{Arriving, Waiting};
 
 /// A compiled plan with its memory.
 #[derive(Debug)]
@@ -87,6 +87,30 @@ impl<D: Driver> Executable<D> {
         drop(all);
         self.has_run = true;
         Fault::first(&self.faults, &words, D::FAULT_STRIDE, D::FAULT_POSITION).map_or(Ok(()), Err)
+    }
+
+    /// Submits the plan, and begins to copy results of these sizes to the host, in the order of the wanted tensors. `None` if the
+    /// device cannot do this: then nothing was submitted.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`]; those of the future also [`Error::Index`] for faults in the data.
+    pub(crate) async fn begin(
+        &mut self,
+        sizes: impl Iterator<Item = usize>,
+        waiting: Waiting,
+    ) -> Result<Option<Arriving<Vec<Vec<u8>>>>> {
+        let words = self.memory.faults.iter().map(|words| (words.clone(), self.words().len() as u64));
+        let results = self.results.iter().zip(sizes).map(|(from, bytes)| (from.clone(), bytes as u64));
+        let reads = words.chain(results).collect();
+        let begun = self.device.begin(&mut self.program, self.memory.faults.as_ref(), reads, waiting).await?;
+        let Some(arriving) = begun else { return Ok(None) };
+        self.has_run = true;
+        let (faults, has_words) = (self.faults.clone(), self.memory.faults.is_some());
+        Ok(Some(Box::pin(async move {
+            let mut arrived = arriving.await?;
+            let words = if has_words { arrived.remove(0) } else { Vec::new() };
+            Fault::first(&faults, &words, D::FAULT_STRIDE, D::FAULT_POSITION).map_or(Ok(arrived), Err)
+        })))
     }
 
     /// The words of its faults on the host, as they are before it runs.

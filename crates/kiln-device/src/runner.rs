@@ -16,9 +16,9 @@ use crate::state::State;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::submission_queue::{SubmissionQueue, Submitted};
 use crate::tensor::{Tensor, read_many, take, write};
-use crate::waiting::Waiting;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::waiting::block_on;
+use crate::waiting::{Arriving, Waiting};
 
 /// Maximum number of sets of wanted tensors whose executables are cached.
 const MOST_READY: usize = 4;
@@ -32,6 +32,8 @@ struct Ready<D: Driver> {
     wanted: Vec<TensorId>,
     /// The number of writes to states that it runs: all that were recorded when it was planned.
     writes: usize,
+    /// The result that is in the memory of an input, and that input.
+    feed: Option<[TensorId; 2]>,
     executable: Executable<D>,
     /// The results in memory that the host maps, if they are in such memory.
     host_results: Option<D::HostResults>,
@@ -42,8 +44,8 @@ struct Ready<D: Driver> {
 }
 
 impl<D: Driver> Ready<D> {
-    fn is_for(&self, graph: &Graph, wanted: &[TensorId]) -> bool {
-        self.first == first(graph) && self.wanted == wanted && self.writes == graph.writes()
+    fn is_for(&self, graph: &Graph, wanted: &[TensorId], feed: Option<[TensorId; 2]>) -> bool {
+        self.first == first(graph) && self.wanted == wanted && self.writes == graph.writes() && self.feed == feed
     }
 }
 
@@ -149,30 +151,46 @@ impl<D: Driver> GraphRunner<D> {
     /// [`Error::Parameter`] for a tensor that is not an input here; [`Error::Type`] and [`Error::Length`] where the elements do
     /// not fit; those of the device.
     pub async fn set(&mut self, graph: &Graph, id: TensorId, data: Data<'_>) -> Result<()> {
-        let ty = graph.ty(id)?;
-        if ty.dtype != data.dtype() {
-            return Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: data.dtype() });
-        }
-        Operand::new(data, ty.shape)?;
-        if !self.has(id) {
-            let reason = format!("tensor {} is a result; only inputs can be replaced", id.index());
-            return Err(Error::Parameter { op: "set", reason });
+        self.set_all(graph, &[(id, data)]).await
+    }
+
+    /// [`GraphRunner::set`] for several inputs. In a browser the errors of all of them are awaited once.
+    ///
+    /// # Errors
+    /// The errors of [`GraphRunner::set`].
+    pub async fn set_all(&mut self, graph: &Graph, all: &[(TensorId, Data<'_>)]) -> Result<()> {
+        let mut bytes = 0;
+        for &(id, data) in all {
+            let ty = graph.ty(id)?;
+            if ty.dtype != data.dtype() {
+                return Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: data.dtype() });
+            }
+            Operand::new(data, ty.shape)?;
+            if !self.has(id) {
+                let reason = format!("tensor {} is a result; only inputs can be replaced", id.index());
+                return Err(Error::Parameter { op: "set", reason });
+            }
+            bytes += data.bytes() as u64;
         }
         let device = self.device.clone();
-        let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
         self.is_stale = true;
-        if own.is_none() {
-            // Drops the programs that are bound to the input's previous memory.
-            self.ready.retain(|ready| ready.executable.input(id).is_none());
-        }
+        // Drops the programs that are bound to the previous memory of inputs whose memory others hold.
+        let Self { ready, shared, inputs, .. } = self;
+        ready.retain(|ready| !all.iter().any(|(id, _)| shared.contains(id) && ready.executable.input(*id).is_some()));
         let upload = || {
-            let region = own.map_or_else(|| take(&device, ty.bytes() as u64), Ok)?;
-            write(&device, &region, data.as_bytes())?;
-            Ok(region)
+            let regions = all.iter().map(|(id, data)| {
+                let own = inputs.get(id).filter(|_| !shared.contains(id)).cloned();
+                let region = own.map_or_else(|| take(&device, data.bytes() as u64), Ok)?;
+                write(&device, &region, data.as_bytes())?;
+                Ok(region)
+            });
+            regions.collect::<Result<Vec<_>>>()
         };
-        let written = device.scoped("an upload", ty.bytes() as u64, upload).await?;
-        self.inputs.insert(id, written);
-        self.shared.remove(&id);
+        let written = device.scoped("an upload", bytes, upload).await?;
+        for (&(id, _), region) in all.iter().zip(written) {
+            self.inputs.insert(id, region);
+            self.shared.remove(&id);
+        }
         Ok(())
     }
 
@@ -218,9 +236,15 @@ impl<D: Driver> GraphRunner<D> {
     /// Takes the executable for these tensors out of the cache while it is in use, and creates it if it is missing.
     /// After an error or a dropped future it is created anew. If results are `read`, they are in memory that the host
     /// maps if that is faster.
-    async fn take_ready(&mut self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
+    async fn take_ready(
+        &mut self,
+        graph: &Graph,
+        wanted: &[TensorId],
+        feed: Option<[TensorId; 2]>,
+        read: bool,
+    ) -> Result<Ready<D>> {
         self.device.check_alive()?;
-        let same = self.ready.iter().position(|ready| ready.is_for(graph, wanted));
+        let same = self.ready.iter().position(|ready| ready.is_for(graph, wanted, feed));
         // Results that the caller holds must not change, so a new executable is created.
         if let Some(ready) = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared) {
             return Ok(ready);
@@ -231,17 +255,23 @@ impl<D: Driver> GraphRunner<D> {
             let Some(oldest) = self.ready.iter().position(|ready| !ready.is_last) else { break };
             self.ready.remove(oldest);
         }
-        match self.make_ready(graph, wanted, read).await {
+        match self.make_ready(graph, wanted, feed, read).await {
             Err(Error::OutOfMemory { .. }) if !self.ready.is_empty() => {
                 self.ready.clear();
                 crate::bodies::trim(&self.device);
-                self.make_ready(graph, wanted, read).await
+                self.make_ready(graph, wanted, feed, read).await
             }
             made => made,
         }
     }
 
-    async fn make_ready(&self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
+    async fn make_ready(
+        &self,
+        graph: &Graph,
+        wanted: &[TensorId],
+        feed: Option<[TensorId; 2]>,
+        read: bool,
+    ) -> Result<Ready<D>> {
         let plan = Plan::new(graph, wanted, self.device.target())?;
         if let Some((id, _)) = plan.inputs.iter().find(|(id, _)| !self.has(*id)) {
             let reason = format!("input {} is not on {}; upload or import it first", id.index(), self.device.label());
@@ -250,14 +280,18 @@ impl<D: Driver> GraphRunner<D> {
         // Only inputs of this graph: a result whose memory another graph reads gets memory of its own.
         let given = plan.inputs.iter().filter_map(|(id, _)| Some((*id, self.inputs.get(id)?.clone())));
         let mut given: HashMap<TensorId, RegionOf<D>> = given.collect();
+        if let Some([result, input]) = feed {
+            let region = self.inputs.get(&input).filter(|_| !self.shared.contains(&input));
+            given.extend(region.map(|region| (result, region.clone())));
+        }
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
         let executable = Executable::new(&self.device, plan, &given).await?;
         let (first, wanted, writes) = (first(graph), wanted.to_vec(), graph.writes());
-        Ok(Ready { first, wanted, writes, executable, host_results, is_last: false, is_shared: false })
+        Ok(Ready { first, wanted, writes, feed, executable, host_results, is_last: false, is_shared: false })
     }
 
     /// Forgets the last execution: until the next one succeeds no result can be read.
-    fn begin(&mut self) {
+    fn begin_execution(&mut self) {
         self.ready.iter_mut().for_each(|ready| ready.is_last = false);
     }
 
@@ -273,8 +307,8 @@ impl<D: Driver> GraphRunner<D> {
     /// [`Error::ForeignTensor`] for a tensor of another graph, or an input that is not here; [`Error::Index`] for an index
     /// outside of its table; [`Error::Unsupported`], [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn execute(&mut self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<()> {
-        self.begin();
-        let mut ready = self.take_ready(graph, wanted, false).await?;
+        self.begin_execution();
+        let mut ready = self.take_ready(graph, wanted, None, false).await?;
         ready.executable.run(Vec::new(), waiting).await?;
         self.end(ready);
         Ok(())
@@ -304,8 +338,8 @@ impl<D: Driver> GraphRunner<D> {
         mapped: bool,
         waiting: Waiting,
     ) -> Result<()> {
-        self.begin();
-        let mut ready = self.take_ready(graph, wanted, mapped).await?;
+        self.begin_execution();
+        let mut ready = self.take_ready(graph, wanted, None, mapped).await?;
         let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(DataMut::as_bytes).collect();
         match &ready.host_results {
             Some(results) => {
@@ -331,14 +365,23 @@ impl<D: Driver> GraphRunner<D> {
         outputs: &mut [DataMut<'_>],
         queue: &SubmissionQueue<D>,
     ) -> Result<bool> {
-        self.begin();
-        let ready = block_on(self.take_ready(graph, wanted, false))?;
-        let Ready { first, wanted, writes, executable, .. } = ready;
+        self.begin_execution();
+        let ready = block_on(self.take_ready(graph, wanted, None, false))?;
+        let Ready { first, wanted, writes, feed, executable, .. } = ready;
         let call = Call::new(executable, outputs.iter().map(DataMut::bytes));
         let Submitted::Done(call) = queue.submit(&self.device, call)? else { return Ok(false) };
         let (executable, done) = call.finish(outputs);
         done?;
-        self.end(Ready { first, wanted, writes, executable, host_results: None, is_last: false, is_shared: false });
+        self.end(Ready {
+            first,
+            wanted,
+            writes,
+            feed,
+            executable,
+            host_results: None,
+            is_last: false,
+            is_shared: false,
+        });
         Ok(true)
     }
 
@@ -351,6 +394,43 @@ impl<D: Driver> GraphRunner<D> {
         let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
         self.execute_into(graph, wanted, &mut outputs, waiting).await?;
         Ok(results)
+    }
+
+    /// Computes these tensors, and begins to read them: the future that it returns waits for them, and not for later executions.
+    /// The result `feed[0]` is written to the memory of the input `feed[1]`, so that the next execution finds it there. `None` if the
+    /// device cannot do this; then nothing was computed.
+    ///
+    /// # Errors
+    /// The errors of [`GraphRunner::execute`].
+    pub async fn begin(
+        &mut self,
+        graph: &Graph,
+        wanted: &[TensorId],
+        feed: [TensorId; 2],
+        waiting: Waiting,
+    ) -> Result<Option<Arriving<Vec<Buffer>>>> {
+        if !D::BEGINS {
+            return Ok(None);
+        }
+        self.begin_execution();
+        let types = types(graph, wanted)?;
+        let mut ready = self.take_ready(graph, wanted, Some(feed), false).await?;
+        // A result that is a reshaped input, for example, has no memory of its own.
+        let result = wanted.iter().position(|&id| id == feed[0]).and_then(|at| ready.executable.results().get(at));
+        if !result.is_some_and(|region| self.inputs.get(&feed[1]).is_some_and(|input| input.is_same(region))) {
+            return Ok(None);
+        }
+        let begun = ready.executable.begin(types.iter().map(TensorType::bytes), waiting).await?;
+        self.end(ready);
+        let Some(arriving) = begun else { return Ok(None) };
+        Ok(Some(Box::pin(async move {
+            let filled = |(ty, bytes): (&TensorType, Vec<u8>)| {
+                let mut buffer = Buffer::zeros(ty)?;
+                buffer.as_mut().as_bytes().copy_from_slice(&bytes);
+                Ok(buffer)
+            };
+            types.iter().zip(arriving.await?).map(filled).collect()
+        })))
     }
 
     /// Reads tensors that the last execution computed, or inputs, together.
@@ -381,10 +461,10 @@ impl<D: Driver> GraphRunner<D> {
     /// # Errors
     /// The errors of [`GraphRunner::execute`].
     pub async fn prepare(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
-        if self.last().is_some_and(|last| last.is_for(graph, wanted)) {
+        if self.last().is_some_and(|last| last.is_for(graph, wanted, None)) {
             return self.device.check_alive();
         }
-        let ready = self.take_ready(graph, wanted, false).await?;
+        let ready = self.take_ready(graph, wanted, None, false).await?;
         self.ready.push(ready);
         Ok(())
     }

@@ -16,6 +16,13 @@ pub enum Waiting {
     Elsewhere,
 }
 
+/// Results on their way to the host. Dropping the future gives them up; what was submitted runs on.
+#[cfg(not(target_arch = "wasm32"))]
+pub type Arriving<T> = Pin<Box<dyn Future<Output = kiln_ir::Result<T>> + Send + Sync>>;
+/// Results on their way to the host.
+#[cfg(target_arch = "wasm32")]
+pub type Arriving<T> = Pin<Box<dyn Future<Output = kiln_ir::Result<T>>>>;
+
 /// A future that a callback completes.
 #[derive(Debug)]
 pub struct Signal<T>(Arc<Mutex<State<T>>>);
@@ -42,6 +49,11 @@ impl<T> Signal<T> {
     /// A future that is not complete.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(State { value: None, waker: None })))
+    }
+
+    /// Whether it is complete and was not awaited yet.
+    pub fn is_set(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).value.is_some()
     }
 
     /// Completes it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kiln::waiting::{WAITING, Waiting, wait};
 use kiln::{DType, Explanation, State};
 
-use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Scoring, Step};
+use crate::architecture::{ActiveAdapters, AdapterSet, ArrivingToken, Forward, Recorded, Scoring, Step};
 use crate::config::Config;
 use crate::placement::{Asked, MemoryPlan, Placing, is_on_cpu, placed};
 use crate::{Adapter, Decoder, Error, GenerationStream, Model, Result, Sampler, Surprises};
@@ -93,6 +93,10 @@ pub struct Session<'m> {
     /// The tokens so far. All but the last few are in the caches.
     tokens: Vec<u32>,
     cached: usize,
+    /// The likeliest token after `tokens`, which a GPU computes already.
+    begun: Option<ArrivingToken>,
+    /// Whether a GPU may compute steps before the tokens that they follow are read. `false` once it could not.
+    begins: bool,
     /// The surprises of tokens that Mirostat drew.
     surprises: Surprises,
 }
@@ -155,6 +159,8 @@ impl<'m> Session<'m> {
             scoring: None,
             tokens: Vec::new(),
             cached: 0,
+            begun: None,
+            begins: true,
             surprises: Surprises::default(),
         })
     }
@@ -176,6 +182,7 @@ impl<'m> Session<'m> {
     /// then.
     pub fn push(&mut self, tokens: &[u32]) -> Result<()> {
         self.check(self.tokens.len(), tokens)?;
+        self.begun = self.begun.take().filter(|_| tokens.is_empty());
         self.tokens.extend_from_slice(tokens);
         Ok(())
     }
@@ -189,7 +196,7 @@ impl<'m> Session<'m> {
         self.check(0, tokens)?;
         let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         self.truncate(common);
-        self.tokens.extend_from_slice(&tokens[common..]);
+        self.push(&tokens[common..])?;
         Ok(self.cached)
     }
 
@@ -207,6 +214,7 @@ impl<'m> Session<'m> {
 
     /// Forgets all tokens but the first `keep`: what follows is computed anew.
     pub fn truncate(&mut self, keep: usize) {
+        self.begun = self.begun.take().filter(|_| keep >= self.tokens.len());
         self.tokens.truncate(keep);
         self.cached = self.cached.min(keep);
         self.surprises.truncate(keep);
@@ -239,7 +247,7 @@ impl<'m> Session<'m> {
         if !adapters.choose(used)? {
             return Ok(());
         }
-        self.cached = 0;
+        (self.cached, self.begun) = (0, None);
         let set = steps.iter_mut().try_for_each(|step| step.set_adapters(adapters));
         let set = set.and_then(|()| scoring.iter_mut().try_for_each(|scoring| scoring.set_adapters(adapters)));
         if set.is_err() {
@@ -285,7 +293,17 @@ impl<'m> Session<'m> {
     /// forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
     #[cfg(not(browser_gpu))]
     pub fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
-        wait(self.sample_waiting(sampler, WAITING))
+        wait(self.sample_waiting(sampler, false, WAITING))
+    }
+
+    /// [`Session::sample`] for programs that will ask for the token after this one with the same sampler: a GPU may begin with it before
+    /// this token is read. If the program does something else instead, that computation is lost, and nothing else.
+    ///
+    /// # Errors
+    /// The errors of [`Session::sample`].
+    #[cfg(not(browser_gpu))]
+    pub fn sample_and_begin(&mut self, sampler: &Sampler) -> Result<u32> {
+        wait(self.sample_waiting(sampler, true, WAITING))
     }
 
     /// The token of [`Session::sample`], for pages, where nothing can wait.
@@ -294,21 +312,25 @@ impl<'m> Session<'m> {
     /// The errors of [`Session::logits_async`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the
     /// bias forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
     pub async fn sample_async(&mut self, sampler: &Sampler) -> Result<u32> {
-        self.sample_waiting(sampler, Waiting::Elsewhere).await
+        self.sample_waiting(sampler, false, Waiting::Elsewhere).await
     }
 
-    async fn sample_waiting(&mut self, sampler: &Sampler, waiting: Waiting) -> Result<u32> {
+    /// `more` says whether the token after this one will be asked for, too.
+    async fn sample_waiting(&mut self, sampler: &Sampler, more: bool, waiting: Waiting) -> Result<u32> {
         sampler.check(self.model.vocabulary())?;
         if self.tokens.len() == self.context {
             return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
         }
         let token = match sampler.candidates() {
-            _ if sampler.is_greedy() => {
-                let last = self.before_last(waiting).await?;
-                let greatest = self.last_step(&last)?.greatest(&last.tokens, last.before, waiting).await?;
-                self.cached = self.tokens.len();
-                greatest
-            }
+            _ if sampler.is_greedy() => match self.greatest_begun(more, waiting).await {
+                Some(greatest) => greatest,
+                None => {
+                    let last = self.before_last(waiting).await?;
+                    let greatest = self.last_step(&last)?.greatest(&last.tokens, last.before, waiting).await?;
+                    self.cached = self.tokens.len();
+                    greatest
+                }
+            },
             Some(count) => {
                 let last = self.before_last(waiting).await?;
                 let candidates = self.last_step(&last)?.candidates(&last.tokens, last.before, count, waiting).await?;
@@ -322,6 +344,37 @@ impl<'m> Session<'m> {
         };
         self.tokens.push(token);
         Ok(token)
+    }
+
+    /// The likeliest next token, where a GPU computes it as a step that is begun. If `more`, the step after it, too, is begun before
+    /// this token is read: the device has the token, so that it need not wait for the host. `None` if the token has to be computed in
+    /// another way: after an error, which that way reports or recovers from, too.
+    async fn greatest_begun(&mut self, more: bool, waiting: Waiting) -> Option<u32> {
+        let (count, &last) = (self.tokens.len(), self.tokens.last()?);
+        let begun = match self.begun.take() {
+            Some(begun) => begun,
+            // Only the last token is not in the caches.
+            None if more && self.cached + 1 >= count => self.begin(Some(last), count - 1, waiting).await?,
+            None => return None,
+        };
+        let next = if more && count + 1 < self.context { self.begin(None, count, waiting).await } else { None };
+        let token = begun.arrive().await.ok()?;
+        (self.cached, self.begun) = (count, next);
+        Some(token)
+    }
+
+    /// Begins the step of a token that follows `before` others, or of the result of the step before.
+    async fn begin(&mut self, token: Option<u32>, before: usize, waiting: Waiting) -> Option<ArrivingToken> {
+        if !self.begins {
+            return None;
+        }
+        self.last = Some(1);
+        let begun = match self.step(1) {
+            Ok(step) => step.begin(token, before, waiting).await.ok().flatten(),
+            Err(_) => None,
+        };
+        self.begins = begun.is_some();
+        begun
     }
 
     /// Adds tokens, and returns for each the logarithm of the probability that it follows those before it. The exponential of the
@@ -430,19 +483,28 @@ impl<'m> Session<'m> {
     /// which is added, too. [`Session::generate`] and [`Session::stream`] do this for token after token; it is for programs that do other
     /// things with the session between two tokens, and keep the decoder.
     ///
+    /// `more` says that the program will ask for the token after this one with the same sampler. A GPU may then begin with it before
+    /// this token is read. If the program does something else instead, that computation is lost, and nothing else.
+    ///
     /// # Errors
     /// The errors of [`Session::sample_async`].
-    pub async fn next_async(&mut self, sampler: &Sampler, decoder: &mut Decoder<'_>) -> Result<Option<Generated>> {
-        self.next_waiting(sampler, decoder, Waiting::Elsewhere).await
+    pub async fn next_async(
+        &mut self,
+        sampler: &Sampler,
+        decoder: &mut Decoder<'_>,
+        more: bool,
+    ) -> Result<Option<Generated>> {
+        self.next_waiting(sampler, decoder, more, Waiting::Elsewhere).await
     }
 
     async fn next_waiting(
         &mut self,
         sampler: &Sampler,
         decoder: &mut Decoder<'_>,
+        more: bool,
         waiting: Waiting,
     ) -> Result<Option<Generated>> {
-        let token = self.sample_waiting(sampler, waiting).await?;
+        let token = self.sample_waiting(sampler, more, waiting).await?;
         let ends = self.model.tokenizer().is_end(token);
         Ok((!ends).then(|| Generated { token, text: decoder.push(token).to_owned() }))
     }
@@ -499,6 +561,8 @@ impl<'m> Session<'m> {
             return Err(Error::model("session", "there is no token yet, so nothing follows; push a prompt first"));
         }
         self.cached = self.cached.min(self.tokens.len() - 1);
+        // Its input would be replaced.
+        self.begun = None;
         loop {
             let before = self.cached;
             let rest = self.tokens.len() - before;
@@ -581,7 +645,8 @@ impl Generation<'_, '_> {
             return None;
         }
         self.left -= 1;
-        let made = self.session.next_waiting(self.sampler, &mut self.decoder, waiting).await.transpose();
+        let more = self.left > 0;
+        let made = self.session.next_waiting(self.sampler, &mut self.decoder, more, waiting).await.transpose();
         self.ended = !matches!(made, Some(Ok(_)));
         made
     }

@@ -123,6 +123,69 @@ fn dropping_a_stream_cancels_the_token_that_is_computed() {
     assert!(cancelled > 0, "no poll was pending");
 }
 
+/// A greedy token is read while the device computes the next one, whose input the device has itself.
+#[test]
+fn the_next_step_is_submitted_before_a_token_is_read() {
+    let Some(engine) = engine() else { return };
+    let path = RandomModel::new(LLAMA).save("gpu-begun");
+    let model = Model::load(&engine, &path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let options = SessionOptions { context: Some(40), ..SessionOptions::default() };
+    let [mut session, mut one_by_one] = [(); 2].map(|()| model.session(options).unwrap());
+    let prompt = [1, 6, 7];
+    for session in [&mut session, &mut one_by_one] {
+        session.push(&prompt).unwrap();
+    }
+    let greedy = Sampler::greedy();
+    // `sample` begins nothing ahead. The model does not end this text.
+    let expected: Vec<u32> = (prompt.len()..40).map(|_| one_by_one.sample(&greedy).unwrap()).collect();
+    let device = engine.gpu_devices().unwrap().remove(0);
+    // The first token ends the prompt, and the second is the first that is begun.
+    let made = |session: &mut kiln_llm::Session<'_>, most| -> Vec<u32> {
+        session.generate(&greedy, most).map(|made| made.unwrap().token).collect()
+    };
+    assert_eq!(made(&mut session, 4), expected[..4]);
+
+    let before = device.statistics();
+    assert_eq!(made(&mut session, 6), expected[4..10]);
+    let spent = device.statistics() - before;
+    // The first token is uploaded with its row; places are uploaded for each.
+    assert_eq!((spent.submissions, spent.downloads, spent.uploads), (6, 6, 6 * 3 + 2), "{spent}");
+    assert_eq!(spent.made(), 0, "{spent}");
+
+    let before = device.statistics();
+    let taken: Vec<u32> = session.generate(&greedy, 30).take(4).map(|made| made.unwrap().token).collect();
+    assert_eq!(taken, expected[10..14]);
+    let spent = device.statistics() - before;
+    assert_eq!((spent.submissions, spent.downloads), (5, 4), "the step after the last token is begun: {spent}");
+    // It is the next token; tokens that are not wanted, and a step that is not, leave no trace.
+    let before = device.statistics();
+    assert_eq!(session.sample(&greedy).unwrap(), expected[14]);
+    assert_eq!((device.statistics() - before).submissions, 0);
+    let dropped = session.generate(&greedy, 30).next().unwrap().unwrap().token;
+    assert_eq!(dropped, expected[15]);
+    session.truncate(prompt.len() + 3);
+    session.push(&expected[3..5]).unwrap();
+    assert_eq!(made(&mut session, 2), expected[5..7]);
+    let _ = session.generate(&greedy, 9).next();
+    let others = session.logits().unwrap();
+    let likeliest = (0u32..).zip(&others).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+    assert_eq!((likeliest, made(&mut session, 3)), (expected[8], expected[8..11].to_vec()));
+    // Another sampler, and a stream that is dropped while a step is in flight.
+    let _ = session.generate(&greedy, 9).next();
+    let drawn = Sampler { temperature: 1e-6, top_k: 4, ..Sampler::default() };
+    assert_eq!(session.generate(&drawn, 2).map(|made| made.unwrap().token).collect::<Vec<_>>(), expected[12..14]);
+    let mut stream = session.stream(&greedy, 9);
+    block_on(stream.next());
+    let _ = stream.poll_next_unpin(&mut Context::from_waker(Waker::noop()));
+    drop(stream);
+    let at = session.tokens().len() - prompt.len();
+    let rest: Vec<_> = session.generate(&greedy, 99).collect();
+    let (last, rest) = rest.split_last().unwrap();
+    assert!(matches!(last, Err(Error::ContextFull { .. })), "{last:?}");
+    assert_eq!(rest.iter().map(|made| made.as_ref().unwrap().token).collect::<Vec<_>>(), expected[at..]);
+}
+
 #[test]
 fn the_kernels_of_a_token_are_timed() {
     let path = RandomModel::new(LLAMA).save("timed");

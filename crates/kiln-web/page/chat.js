@@ -113,6 +113,14 @@ function entry(who, kind) {
   return text;
 }
 
+/** Adds an element for the thinking and tool calls of a model above its answer. */
+function thoughts(answer) {
+  const text = document.createElement("p");
+  text.className = "thinking";
+  answer.before(text);
+  return text;
+}
+
 function sampling() {
   const chosen = Object.fromEntries(SLIDERS.map((id) => [id, Number($(id).value)]));
   return $("seed").value === "" ? chosen : { ...chosen, seed: Number($("seed").value) };
@@ -128,7 +136,7 @@ async function answer(text) {
   entry("You", "person").textContent = text;
   messages.push({ role: "user", content: text });
   const out = entry("Model", "model");
-  let made = 0, first, reply = "", trouble;
+  let made = 0, first, reply = "", thinking, trouble;
   const rate = () => (made > 1 ? `, ${((made - 1) / ((performance.now() - first) / 1000)).toFixed(1)} a second` : "");
   try {
     const options = { signal: aborter.signal, ...sampling() };
@@ -137,12 +145,17 @@ async function answer(text) {
       // A model without a chat template continues the text of the visitor.
       tokens = hasTemplate ? session.chat(messages, options) : session.generate(text, options);
       try {
-        for await (const { text } of tokens) {
+        for await (const { text, channel = "answer" } of tokens) {
           first ??= performance.now();
           made += 1;
-          reply += text;
           const low = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-          out.textContent = reply;
+          if (channel === "answer") {
+            reply += text;
+            out.textContent = reply;
+          } else {
+            thinking ??= thoughts(out);
+            thinking.textContent += text;
+          }
           if (low) log.scrollTop = log.scrollHeight;
           $("rate").textContent = `${made} token${made === 1 ? "" : "s"}${rate()}, on ${place}`;
         }
@@ -156,10 +169,11 @@ async function answer(text) {
   } catch (error) {
     if (error.name !== "AbortError") trouble = error;
   }
-  if (made) messages.push({ role: "assistant", content: reply });
+  if (reply) messages.push({ role: "assistant", content: reply });
   else {
+    // The conversation goes on without the message; the thinking stays on the page.
     messages.pop();
-    out.closest("article").remove();
+    if (!made) out.closest("article").remove();
   }
   if (trouble) {
     $("trouble").textContent = `${sentence(trouble)}${trouble.code === "context-full" ? " Begin a new conversation." : ""}`;

@@ -5,6 +5,9 @@ const PART = 4 << 20;
 const BEGINNING = 1 << 16;
 /** Milliseconds between two reports of progress. */
 const PROGRESS = 50;
+/** How often in succession a connection may fail without a byte, and the milliseconds before the first of these attempts; they double. */
+const FAILURES = 4;
+const PAUSE = 250;
 /** Bytes that a 32-bit module can address, and bytes that it needs in addition to a model. */
 const MEMORY = 2 ** 32;
 const BESIDE = 128 << 20;
@@ -56,6 +59,66 @@ function lengthOf(response) {
   return length === null || response.headers.get("content-encoding") ? undefined : Number(length);
 }
 
+/** Waits, unless the signal aborts. */
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const abort = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", abort);
+      resolve();
+    }, milliseconds);
+    signal.addEventListener("abort", abort, { once: true });
+  });
+}
+
+/**
+ * The body of a response with `bytes` bytes. When the connection fails, it continues from the byte that it has reached, with a range
+ * request. From a server without them it reads all bytes again, and drops the first ones.
+ */
+function resuming(url, response, bytes, signal) {
+  const version = response.headers.get("etag");
+  let reader = response.body.getReader(), reached = 0, dropped = 0, failures = 0;
+  /** Opens another connection. Returns false if that fails, too. */
+  const reopen = async () => {
+    const again = await fetch(url, { headers: { Range: `bytes=${reached}-` }, signal }).catch(() => undefined);
+    signal.throwIfAborted();
+    if (!again || again.status >= 500) return false;
+    const from = again.status === 206 ? reached : 0;
+    if (!again.ok || lengthOf(again) !== bytes - from || again.headers.get("etag") !== version) {
+      await again.body?.cancel();
+      throw kilnError("network", `${url} changed on the server, or its server can no longer send it, after ${size(reached)} of ${size(bytes)} were loaded: load it again`);
+    }
+    reader = again.body.getReader();
+    dropped = reached - from;
+    return true;
+  };
+  return new ReadableStream({
+    async pull(controller) {
+      for (;;) {
+        const { done, value, error } = await reader.read().catch((error) => ({ done: true, error }));
+        signal.throwIfAborted();
+        const part = value?.subarray(Math.min(dropped, value.length));
+        dropped -= value ? value.length - part.length : 0;
+        if (part?.length) {
+          reached += part.length;
+          failures = 0;
+          return controller.enqueue(part);
+        }
+        if (!done) continue;
+        if (reached === bytes) return controller.close();
+        do {
+          if (failures === FAILURES) throw kilnError("network", `the connection to ${url} failed ${FAILURES} times after ${size(reached)} of ${size(bytes)}${error ? ` (${error.message})` : ""}: load it again`);
+          await pause(PAUSE * 2 ** failures++, signal);
+        } while (!await reopen());
+      }
+    },
+    cancel: (reason) => reader.cancel(reason),
+  }, { highWaterMark: 0 });
+}
+
 /** Opens a source: { bytes, stream, cached, keep }. */
 async function opened({ url, blob }, cache, signal) {
   if (blob) return { bytes: blob.size, stream: blob.stream(), cached: false };
@@ -75,7 +138,7 @@ async function opened({ url, blob }, cache, signal) {
   if (!response.ok) throw kilnError("network", `${url} cannot be loaded: the server answers ${response.status} ${response.statusText}`.trim());
   const keep = cache ? await keeper(url).catch(() => undefined) : undefined;
   const bytes = lengthOf(response);
-  if (bytes !== undefined) return { bytes, stream: response.body, cached: false, keep };
+  if (bytes !== undefined) return { bytes, stream: resuming(url, response, bytes, signal), cached: false, keep };
   const whole = await response.blob();
   return { bytes: whole.size, stream: whole.stream(), cached: false, keep };
 }
@@ -181,7 +244,8 @@ export function serve(port) {
       for (let made = 0; ; made++) {
         if (made >= maxTokens) return { finish: "length", seed };
         if (made >= room) return { finish: "context", seed };
-        const token = await model.ask("next", request);
+        const more = made + 1 < Math.min(maxTokens, room);
+        const token = await model.ask("next", { ...request, more });
         if (token === undefined) return { finish: "end", seed };
         report(token);
         await turn();

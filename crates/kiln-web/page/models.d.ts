@@ -84,6 +84,15 @@ export interface Generated {
   text: string;
 }
 
+/** A token of a reply to a conversation. */
+export interface Replied extends Generated {
+  /**
+   * What the text is part of: the answer, which is the `content` of the next message of the assistant, or the thinking or a tool call of
+   * gpt-oss. Tokens that only structure a reply have no text.
+   */
+  channel: "answer" | "thinking" | "tool-call";
+}
+
 export interface Finish {
   /** `end`: the model ended the text; `length`: `maxTokens` were generated; `context`: the session is full. */
   finish: "end" | "length" | "context";
@@ -97,7 +106,7 @@ export interface Message {
 }
 
 /** Yields tokens as they are generated. The session drops tokens that the caller did not take. */
-export type Generation = AsyncGenerator<Generated, Finish, void>;
+export type Generation<T extends Generated = Generated> = AsyncGenerator<T, Finish, void>;
 
 export class Model {
   static load(source: string | URL | Blob | ArrayBuffer | ArrayBufferView<ArrayBuffer>, options?: LoadOptions): Promise<Model>;
@@ -111,7 +120,7 @@ export class Model {
 export class Session {
   readonly context: number;
   generate(prompt?: string, options?: GenerateOptions): Generation;
-  chat(messages: Message[], options?: GenerateOptions): Generation;
+  chat(messages: Message[], options?: GenerateOptions): Generation<Replied>;
   tokens(): Promise<Uint32Array>;
   truncate(keep: number): Promise<void>;
   explain(): Promise<Explanation>;

@@ -58,8 +58,8 @@ const VOCABULARY = [["<unk>", 2], ["<s>", 3], ["</s>", 3],
  * The beginning of a file: metadata, and descriptions of tensors of these names, kinds, extents and bytes. `ends` says how many bytes
  * the whole file has.
  */
-function header(tensors, { ffn = SIZES.ffn, template = TEMPLATE } = {}) {
-  const { width, heads, kv, layers, context } = SIZES;
+function header(tensors, { ffn = SIZES.ffn, template = TEMPLATE, vocabulary = VOCABULARY, sizes = SIZES } = {}) {
+  const { width, heads, kv, layers, context } = sizes;
   const entries = [
     ["general.architecture", STRING, "llama"],
     ...Object.entries({
@@ -68,9 +68,9 @@ function header(tensors, { ffn = SIZES.ffn, template = TEMPLATE } = {}) {
     }).map(([key, value]) => [`llama.${key}`, U32_VALUE, value]),
     ["llama.attention.layer_norm_rms_epsilon", F32_VALUE, 1e-5],
     ["tokenizer.ggml.model", STRING, "llama"],
-    ["tokenizer.ggml.tokens", ARRAY, STRING, VOCABULARY.map(([text]) => text)],
-    ["tokenizer.ggml.token_type", ARRAY, I32_VALUE, VOCABULARY.map(([, kind]) => kind)],
-    ["tokenizer.ggml.scores", ARRAY, F32_VALUE, VOCABULARY.map(() => 0)],
+    ["tokenizer.ggml.tokens", ARRAY, STRING, vocabulary.map(([text]) => text)],
+    ["tokenizer.ggml.token_type", ARRAY, I32_VALUE, vocabulary.map(([, kind]) => kind)],
+    ["tokenizer.ggml.scores", ARRAY, F32_VALUE, vocabulary.map(() => 0)],
     ["tokenizer.ggml.bos_token_id", U32_VALUE, 1],
     ["tokenizer.ggml.eos_token_id", U32_VALUE, 2],
     ...(template ? [["tokenizer.chat_template", STRING, template]] : []),
@@ -95,8 +95,7 @@ function header(tensors, { ffn = SIZES.ffn, template = TEMPLATE } = {}) {
 }
 
 /** The tensors: names, extents (the contiguous one first) and how large their elements are. */
-function shapes(ffn = SIZES.ffn) {
-  const { width, heads, kv, head, layers, vocabulary } = SIZES;
+function shapes(ffn = SIZES.ffn, { width, heads, kv, head, layers, vocabulary } = SIZES) {
   const size = (n) => 1.5 / Math.sqrt(n);
   const block = (n) => Object.entries({
     attn_norm: [[width], 0], attn_q: [[width, heads * head], size(width)], attn_k: [[width, kv * head], size(width)],
@@ -126,7 +125,12 @@ export function randomModel({ seed = 20, template } = {}) {
     }
     tensors.push({ name, kind: quantised ? Q8_0 : F32, extents, bytes: bytes.length, data: bytes });
   }
-  const { out } = header(tensors, { template });
+  return { file: written(tensors, { template }), logits: (tokens) => logits(weights, tokens) };
+}
+
+/** The bytes of a file with these tensors. */
+function written(tensors, options) {
+  const { out } = header(tensors, options);
   for (const { data } of tensors) out.add(data).pad(32);
   const file = new Uint8Array(out.length);
   let at = 0;
@@ -134,7 +138,35 @@ export function randomModel({ seed = 20, template } = {}) {
     file.set(part, at);
     at += part.length;
   }
-  return { file, logits: (tokens) => logits(weights, tokens) };
+  return file;
+}
+
+const NORMAL = 1, CONTROL = 3;
+
+/**
+ * A model that answers every conversation with the same messages in the format harmony: it thinks "hmm", and answers "Yes".
+ * Its blocks add nothing, so the next token depends on the last one alone.
+ */
+export function harmonyModel() {
+  const marks = [["<|start|>", CONTROL], ["<|channel|>", CONTROL], ["<|message|>", CONTROL], ["<|end|>", CONTROL],
+    ["hmm", NORMAL], ["assistant", NORMAL], ["final", NORMAL], ["Yes", NORMAL],
+    ["<|return|>", CONTROL], ["<|call|>", CONTROL], ["▁", NORMAL]];
+  const vocabulary = [...VOCABULARY, ...marks];
+  const [start, channel, message, end, hmm, assistant, final, yes] = marks.map((_, i) => VOCABULARY.length + i);
+  const follows = new Map();
+  // The prompt begins to think; its last token is the byte "I".
+  [3 + 73, hmm, end, start, assistant, channel, final, message, yes, 2].reduce((from, to) => (follows.set(from, to), to));
+  const sizes = { ...SIZES, width: 288, heads: 1, kv: 1, head: 288, layers: 1, vocabulary: vocabulary.length };
+  const { width } = sizes;
+  const tensors = shapes(32, sizes).map(([name, extents]) => {
+    const values = new Float32Array(extents.reduce((product, extent) => product * extent, 1));
+    if (/norm/.test(name)) values.fill(1);
+    if (name === "token_embd.weight") vocabulary.forEach((_, token) => { values[token * width + token] = 1; });
+    if (name === "output.weight") follows.forEach((to, from) => { values[to * width + from] = 1; });
+    return { name, kind: F32, extents, bytes: values.byteLength, data: new Uint8Array(values.buffer) };
+  });
+  const template = "{% for m in messages %}{{ m.content }}{% endfor %}<|start|>assistant<|channel|>analysis<|message|>I";
+  return written(tensors, { ffn: 32, template, vocabulary, sizes });
 }
 
 /** The header of a model with larger networks, and the length of its file, whose weights are nowhere. */

@@ -1,15 +1,17 @@
 // Language models in Node, where there is no WebGPU and no worker: simd128 against f64.
-// node models.mjs FOLDER [STORIES260K]
+// node models.mjs FOLDER
+// With KILN_WEB_MODEL=FILE and KILN_STORIES=FOLDER also real models.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
+import { openAsBlob } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
-import { areLikeliest, largeModel, randomModel } from "./model.mjs";
+import { areLikeliest, harmonyModel, largeModel, randomModel } from "./model.mjs";
 
 const { Model } = await import(pathToFileURL(`${resolve(process.argv[2])}/models.js`));
-const [, , , stories] = process.argv;
+const { KILN_STORIES: stories, KILN_WEB_MODEL: smollm2 } = process.env;
 const here = { worker: false };
 const greedy = { temperature: 0 };
 
@@ -86,6 +88,20 @@ const random = randomModel();
 }
 
 {
+  // What a reply in the format harmony is made of. Without a conversation the text is that of all channels.
+  const model = await Model.load(new Blob([harmonyModel()]), here);
+  const session = await model.session();
+  const { made, finish } = await collect(session.chat([{ role: "user", content: "Well?" }], { ...greedy, maxTokens: 20 }));
+  const of = (wanted) => made.filter(({ channel }) => channel === wanted).map(({ text }) => text).join("");
+  assert.deepEqual([of("thinking"), of("answer"), made.length, finish], ["hmm", "Yes", 8, "end"]);
+  const plain = await model.session();
+  const { made: all } = await collect(plain.generate("I", { ...greedy, maxTokens: 20 }));
+  assert.deepEqual([all.map(({ text }) => text).join(""), all.some(({ channel }) => channel)], ["hmmassistantfinalYes", false]);
+  model.close();
+  console.log("models: a reply in the format harmony comes in channels");
+}
+
+{
   const cut = new Blob([random.file.subarray(0, random.file.length - 1)]);
   const one = { ...here };
   const errors = {
@@ -114,8 +130,10 @@ const random = randomModel();
   // A server that sends the beginning of a file and no more: what does not fit is refused before its weights come.
   const large = largeModel(2_750_000);
   const files = { "/large": [large.beginning, large.bytes], "/huge": [large.beginning, 5e9], "/model": [random.file, random.file.length] };
-  const server = createServer(({ url }, response) => {
-    const [body, length] = files[url] ?? [];
+  const server = createServer((request, response) => {
+    const file = files[request.url] ?? [];
+    if (typeof file === "function") return file(request, response);
+    const [body, length] = file;
     if (!body) return response.writeHead(404).end();
     response.writeHead(200, { "Content-Length": length }).write(body);
     if (body.length === length) response.end();
@@ -128,6 +146,35 @@ const random = randomModel();
   assert.ok(weights > 0 && parameters > 0);
   const model = await Model.load(at("/model"), here);
   model.close();
+  // Connections that fail after `parts` bytes. The server sends ranges, or only whole files; or each connection fails at once.
+  const requests = [];
+  const failing = (path, { ranges, parts, etag = () => "1" }) => {
+    requests.length = 0;
+    files[path] = (request, response) => {
+      const from = ranges ? Number(/^bytes=(\d+)-$/.exec(request.headers.range ?? "")?.[1] ?? 0) : 0;
+      requests.push(request.headers.range);
+      const headers = { "Content-Length": random.file.length - from, ETag: etag(requests.length) };
+      if (from) headers["Content-Range"] = `bytes ${from}-${random.file.length - 1}/${random.file.length}`;
+      const to = Math.min(from + parts(requests.length), random.file.length);
+      response.writeHead(from ? 206 : 200, headers);
+      response.write(random.file.subarray(from, to), () => (to === random.file.length ? response.end() : setTimeout(() => response.destroy(), 20)));
+    };
+    return Model.load(at(path), here);
+  };
+  const third = Math.ceil(random.file.length / 3);
+  for (const ranges of [true, false]) {
+    const made = await failing(`/failing-${ranges}`, { ranges, parts: (n) => (ranges ? third : n * third) });
+    assert.deepEqual(requests, [undefined, `bytes=${third}-`, `bytes=${2 * third}-`]);
+    const session = await made.session();
+    await collect(session.generate("Ab", { ...greedy, maxTokens: 5 }));
+    assert.ok(areLikeliest(random, [...await session.tokens()], 6), "the bytes are those of the file");
+    made.close();
+  }
+  const [, ended, why] = await rejected(failing("/dead", { ranges: true, parts: (n) => (n === 1 ? third : 0) }));
+  assert.ok(ended === "network" && /failed 4 times after/.test(why) && requests.length === 5, `${ended} ${why}, ${requests.length} requests`);
+  const [, changed, reason] = await rejected(failing("/changed", { ranges: true, parts: () => third, etag: (n) => `${n}` }));
+  assert.ok(changed === "network" && /changed on the server/.test(reason), `${changed} ${reason}`);
+  console.log("models: a load continues after its connection has failed");
   // A load that is given up.
   const controller = new AbortController();
   const { beginning } = largeModel(1000);
@@ -137,6 +184,18 @@ const random = randomModel();
   server.closeAllConnections();
   server.close();
   console.log("models: files that are not models, do not fit or are cancelled are refused");
+}
+
+if (smollm2) {
+  // The tokens that exact arithmetic gives, as in crates/kiln-llm/tests/smollm2.rs.
+  const expected = [504, 3575, 282, 4649, 314, 7042, 30, 198, 198, 504, 2988, 314, 42];
+  const model = await Model.load(await openAsBlob(smollm2), here);
+  const session = await model.session({ context: 64 });
+  const start = performance.now();
+  await collect(session.generate("The capital of France is", { ...greedy, maxTokens: 8 }));
+  assert.deepEqual([...await session.tokens()], expected);
+  model.close();
+  console.log(`models: eight tokens of SmolLM2 in ${((performance.now() - start) / 1000).toFixed(1)} s`);
 }
 
 if (stories) {

@@ -65,8 +65,10 @@ export async function chat(file: File): Promise<string> {
   const model = await Model.load(file, { device: "gpu", signal, progress: ({ loaded, total, plan }) => console.log(loaded / total, plan?.device) });
   const session = await model.session({ context: 2048 });
   let text = "";
-  for await (const { token, text: part } of session.chat([{ role: "user", content: "Hello" }], { temperature: 0, seed: 1, topK: 40, signal })) {
-    text += part + token.toFixed();
+  for await (const { token, text: part, channel } of session.chat([{ role: "user", content: "Hello" }], { temperature: 0, seed: 1, topK: 40, signal })) {
+    if (channel === "answer") text += part + token.toFixed();
+    // @ts-expect-error no such channel
+    if (channel === "final") break;
   }
   const generation = session.generate("Once", { maxTokens: 5 });
   const { done, value } = await generation.next();

@@ -79,7 +79,7 @@ pub use tensor::{SharedBytes, Tensor, Tensors};
 /// For crates on this one that write what waits once: blocking and asynchronous.
 #[doc(hidden)]
 pub mod waiting {
-    pub use kiln_device::waiting::Waiting;
+    pub use kiln_device::waiting::{Arriving, Waiting};
 
     pub use crate::gpus::{WAITING, wait};
 }

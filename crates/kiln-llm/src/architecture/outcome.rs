@@ -2,7 +2,7 @@
 
 use kiln::graph::TensorId;
 use kiln::op::{Arithmetic, IntegerFunction};
-use kiln::waiting::Waiting;
+use kiln::waiting::{Arriving, Waiting};
 use kiln::{Batch, Buffer, Record};
 
 use super::Weights;
@@ -92,6 +92,18 @@ impl Outcome {
         Ok(rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect())
     }
 
+    /// Begins an execution of a graph of one row, and returns its likeliest token as it arrives. The device also writes that token to
+    /// the input `tokens`. `None` if nothing was computed: see [`Batch::begin_waiting`].
+    pub(super) async fn begin(
+        &self,
+        batch: &mut Batch<'_>,
+        tokens: TensorId,
+        waiting: Waiting,
+    ) -> Result<Option<ArrivingToken>> {
+        let begun = batch.begin_waiting(&self.greatest_wanted(), [self.greatest, tokens], waiting).await?;
+        Ok(begun.map(ArrivingToken))
+    }
+
     /// Executes, and returns at least the `count` likeliest tokens of each of these rows, or an error if its logits are
     /// not numbers.
     pub(super) async fn candidates(
@@ -147,6 +159,27 @@ impl Outcome {
         let tokens = batch.reshape(tokens, &[rows * PARTS * count, 1])?;
         let within = batch.gather(tokens, at)?;
         Ok(Candidates { count, values, indices, within: Some(within) })
+    }
+}
+
+/// The likeliest token of an execution on a GPU, on its way to the host.
+pub(crate) struct ArrivingToken(Arriving<Vec<Buffer>>);
+
+impl ArrivingToken {
+    /// Waits for the token.
+    ///
+    /// # Errors
+    /// [`Error::NotANumber`] if a logit is; [`Error::Kiln`].
+    pub(crate) async fn arrive(self) -> Result<u32> {
+        let results = self.0.await?;
+        let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
+        checked(tokens[0], most[0], tokens[0])
+    }
+}
+
+impl std::fmt::Debug for ArrivingToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ArrivingToken")
     }
 }
 

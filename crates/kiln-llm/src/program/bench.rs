@@ -106,9 +106,11 @@ fn single(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<()
                 session.sample(&Sampler::greedy())?;
             } else {
                 session.push(&any(model, 0, 1))?;
-                for _ in 0..tokens {
-                    session.sample(&Sampler::greedy())?;
+                // As a text is generated, but not ended by any token.
+                for _ in 1..tokens {
+                    session.sample_and_begin(&Sampler::greedy())?;
                 }
+                session.sample(&Sampler::greedy())?;
             }
             if repetition > 0 {
                 rates.push(tokens as f64 / started.elapsed().as_secs_f64());

@@ -42,8 +42,8 @@ kinds! {
     Push "push"
     /// Replaces all tokens by those of a conversation: `{ session, messages }` gives their number.
     Chat "chat"
-    /// Computes the next token: `{ session, temperature, topK, topP, minP, repeatPenalty, seed }` gives `{ token, text
-    /// }`, or `undefined` if the model ends the text.
+    /// Computes the next token: `{ session, more, temperature, topK, topP, minP, repeatPenalty, seed }` gives `{ token, text,
+    /// channel }`, or `undefined` if the model ends the text. `more` says that the token after it will be asked for, too.
     Next "next"
     /// Returns the tokens of a session: `{ session }`.
     Tokens "tokens"

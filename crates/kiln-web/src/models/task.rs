@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use js_sys::{Array, Object, Uint32Array};
-use kiln_llm::{Decoder, Encoding, Error, Generated, Message, Model, Result, Sampler, Session, SessionOptions};
+use kiln_llm::{
+    Channel, Decoder, Encoding, Error, Generated, Message, Model, Reply, Result, Sampler, Session, SessionOptions,
+};
 use wasm_bindgen::{JsCast, JsValue};
 
 use super::Loading;
@@ -16,6 +18,17 @@ use crate::js::{Options, explained, member, required, set};
 struct Open<'m> {
     session: Session<'m>,
     decoder: Decoder<'m>,
+    /// The reply to a conversation, whose text it separates by channels.
+    reply: Option<Reply<'m>>,
+}
+
+/// The name of a channel in JavaScript.
+fn channel_name(channel: Channel) -> &'static str {
+    match channel {
+        Channel::Thinking => "thinking",
+        Channel::ToolCall => "tool-call",
+        _ => "answer",
+    }
 }
 
 /// Loads the model, and answers requests until it is closed.
@@ -81,7 +94,7 @@ impl<'m> Sessions<'m> {
                 let decoder = self.model.tokenizer().decoder();
                 let open = self.open(&options)?;
                 open.session.truncate(keep);
-                open.decoder = decoder;
+                (open.decoder, open.reply) = (decoder, None);
                 Ok(JsValue::UNDEFINED)
             }
             Kind::Explain => Ok(explained(&self.open(&options)?.session.explain()?)),
@@ -101,7 +114,7 @@ impl<'m> Sessions<'m> {
         let object = Object::new();
         set(&object, "session", self.next as f64);
         set(&object, "context", session.context() as f64);
-        self.open.insert(self.next, Open { session, decoder: self.model.tokenizer().decoder() });
+        self.open.insert(self.next, Open { session, decoder: self.model.tokenizer().decoder(), reply: None });
         self.next += 1;
         Ok(object.into())
     }
@@ -115,7 +128,7 @@ impl<'m> Sessions<'m> {
         let first = open.session.tokens().is_empty();
         let tokens = tokenizer.encode_with(&text, Encoding { add_special: first, ..Encoding::default() });
         open.session.push(&tokens)?;
-        open.decoder = decoder;
+        (open.decoder, open.reply) = (decoder, None);
         Ok(JsValue::from_f64(open.session.tokens().len() as f64))
     }
 
@@ -132,19 +145,26 @@ impl<'m> Sessions<'m> {
         let tokens = self.model.chat_template(None)?.encode(tokenizer, &list, true)?;
         let open = self.open(options)?;
         open.session.replace(&tokens)?;
-        open.decoder = tokenizer.decoder();
+        (open.decoder, open.reply) = (tokenizer.decoder(), Some(Reply::new(tokenizer, &tokens)));
         Ok(JsValue::from_f64(tokens.len() as f64))
     }
 
     async fn token(&mut self, options: &Options<'_>) -> Result<JsValue> {
         let sampler = sampler(options)?;
-        let Open { session, decoder } = self.open(options)?;
-        let Some(Generated { token, text }) = session.next_async(&sampler, decoder).await? else {
+        let Open { session, decoder, reply } = self.open(options)?;
+        let more = options.flag("more");
+        let Some(Generated { token, text }) = session.next_async(&sampler, decoder, more).await? else {
             return Ok(JsValue::UNDEFINED);
         };
         let object = Object::new();
         set(&object, "token", token);
-        set(&object, "text", &*text);
+        match reply.as_mut().map(|reply| reply.push(token)) {
+            Some((channel, text)) => {
+                set(&object, "text", text);
+                set(&object, "channel", channel_name(channel));
+            }
+            None => set(&object, "text", &*text),
+        }
         Ok(object.into())
     }
 }

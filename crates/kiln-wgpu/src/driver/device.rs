@@ -54,8 +54,8 @@ pub(crate) struct Inner {
 
 impl Inner {
     /// Submits commands after all earlier uploads. All submissions use this function.
-    pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) {
-        self.uploads.submit(&self.queue, Some(commands));
+    pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) -> Option<wgpu::SubmissionIndex> {
+        self.uploads.submit(&self.queue, Some(commands))
     }
 
     /// Writes bytes, padded to whole words: after all earlier submissions, and before all later ones.
@@ -138,7 +138,7 @@ impl GpuDevice {
         let done = Signal::new();
         let set = done.clone();
         self.inner.queue.on_submitted_work_done(move || set.set(()));
-        self.drive(waiting);
+        self.drive(None, waiting);
         done.await;
         self.still_open()
     }
@@ -252,11 +252,20 @@ impl GpuDevice {
 
     /// Maps a buffer for reading, after all earlier submissions are done.
     pub(crate) async fn map(&self, buffer: &wgpu::Buffer, bytes: u64, waiting: Waiting) -> Result<wgpu::BufferView> {
-        let mapped = Signal::new();
-        let set = mapped.clone();
+        self.mapped(begin_map(buffer, bytes), None, buffer, bytes, waiting).await
+    }
+
+    /// Waits for a buffer that [`begin_map`] maps after a submission, or after all earlier ones.
+    pub(crate) async fn mapped(
+        &self,
+        mapped: Mapped,
+        after: Option<wgpu::SubmissionIndex>,
+        buffer: &wgpu::Buffer,
+        bytes: u64,
+        waiting: Waiting,
+    ) -> Result<wgpu::BufferView> {
         let slice = buffer.slice(..bytes);
-        slice.map_async(wgpu::MapMode::Read, move |result| set.set(result));
-        self.drive(waiting);
+        self.drive(after.map(|after| (mapped.clone(), after)), waiting);
         let failed = |message: String| Error::Driver {
             what: "reading results".into(),
             device: self.inner.info.name.clone(),
@@ -269,12 +278,12 @@ impl GpuDevice {
         slice.get_mapped_range().map_err(|error| failed(error.to_string()))
     }
 
-    /// Makes the device deliver finished work.
+    /// Makes the device deliver all work, or the work up to a submission, which is delivered once the mapping is.
     #[cfg(not(target_arch = "wasm32"))]
-    fn drive(&self, waiting: Waiting) {
+    fn drive(&self, until: Option<(Mapped, wgpu::SubmissionIndex)>, waiting: Waiting) {
         let device = self.inner.device.clone();
         let wait = move || {
-            if let Err(error) = wait_for(&device) {
+            if let Err(error) = wait_for(&device, until.clone()) {
                 tracing::warn!("waiting for a device: {error}");
             }
         };
@@ -292,7 +301,18 @@ impl GpuDevice {
 
     /// The browser delivers finished work by itself.
     #[cfg(target_arch = "wasm32")]
-    fn drive(&self, _: Waiting) {}
+    fn drive(&self, _: Option<(Mapped, wgpu::SubmissionIndex)>, _: Waiting) {}
+}
+
+/// The completion of a mapping.
+pub(crate) type Mapped = Signal<std::result::Result<(), wgpu::BufferAsyncError>>;
+
+/// Begins to map a buffer for reading, after all earlier submissions.
+pub(crate) fn begin_map(buffer: &wgpu::Buffer, bytes: u64) -> Mapped {
+    let mapped = Signal::new();
+    let set = mapped.clone();
+    buffer.slice(..bytes).map_async(wgpu::MapMode::Read, move |result| set.set(result));
+    mapped
 }
 
 /// Scopes of a device that catch its errors of each kind.
@@ -320,17 +340,23 @@ impl Scopes {
 #[cfg(not(target_arch = "wasm32"))]
 const SOON: Duration = Duration::from_micros(200);
 
-/// Waits until all submitted work is done and delivered.
+/// Waits until all submitted work, or that up to a submission, is done and delivered.
 #[cfg(not(target_arch = "wasm32"))]
-fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
+fn wait_for(
+    device: &wgpu::Device,
+    until: Option<(Mapped, wgpu::SubmissionIndex)>,
+) -> std::result::Result<(), wgpu::PollError> {
     let start = Instant::now();
     while start.elapsed() < SOON {
-        if device.poll(wgpu::PollType::Poll)?.is_queue_empty() {
+        if device.poll(wgpu::PollType::Poll)?.is_queue_empty()
+            || until.as_ref().is_some_and(|(mapped, _)| mapped.is_set())
+        {
             return Ok(());
         }
         std::hint::spin_loop();
     }
-    device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ())
+    let submission_index = until.map(|(_, submission)| submission);
+    device.poll(wgpu::PollType::Wait { submission_index, timeout: None }).map(|_| ())
 }
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads

@@ -29,7 +29,7 @@ pub use options::DeviceOptions;
 
 use std::collections::HashMap;
 
-use kiln_device::waiting::Waiting;
+use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
 use kiln_ir::op::{Custom, Op};
@@ -56,6 +56,7 @@ impl Driver for GpuDevice {
     const FAULT_STRIDE: u64 = FAULT_STRIDE;
     const FAULT_POSITION: usize = 0;
     const COPY_ALIGNMENT: u64 = wgpu::COPY_BUFFER_ALIGNMENT;
+    const BEGINS: bool = true;
     const MOST_READY_BYTES: u64 = 256 << 20;
 
     async fn open_device(choice: &AdapterChoice, options: &DeviceOptions, waiting: Waiting) -> Result<Self> {
@@ -171,6 +172,16 @@ impl Driver for GpuDevice {
         waiting: Waiting,
     ) -> Result<()> {
         program::run(self, &[(program, faults)], reads, waiting).await
+    }
+
+    async fn begin(
+        &self,
+        program: &mut Program,
+        faults: Option<&Region>,
+        reads: Vec<(Region, u64)>,
+        waiting: Waiting,
+    ) -> Result<Option<Arriving<Vec<Vec<u8>>>>> {
+        program::begin(self, (program, faults), reads, waiting).await
     }
 
     async fn run_all(

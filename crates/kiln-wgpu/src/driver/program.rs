@@ -11,7 +11,7 @@ use super::readbacks::{Group, Readback, groups};
 use super::timestamps::Timestamps;
 use crate::plan::{Dispatch, FAULT_STRIDE, Slice};
 use crate::{GpuDevice, Region};
-use kiln_device::waiting::Waiting;
+use kiln_device::waiting::{Arriving, Waiting};
 
 /// Maximum dispatches in one submission. Longer plans are split, so that other work is not delayed for long: in a
 /// browser, drawing the page.
@@ -48,7 +48,7 @@ impl Program {
 
     /// Submits the program.
     pub(super) fn submit(&self, device: &GpuDevice, faults: Option<&Region>) -> Result<()> {
-        submit_with(device, &[(self, faults)], None)
+        submit_with(device, &[(self, faults)], None).map(drop)
     }
 
     /// The time of each kernel of the last run.
@@ -65,7 +65,11 @@ impl Program {
 pub(super) type Submitted<'p> = (&'p Program, Option<&'p Region>);
 
 /// Submits programs one after the other, with the copies to the host in their last command buffer.
-fn submit_with(device: &GpuDevice, programs: &[Submitted<'_>], copies: Option<Copies<'_>>) -> Result<()> {
+fn submit_with(
+    device: &GpuDevice,
+    programs: &[Submitted<'_>],
+    copies: Option<Copies<'_>>,
+) -> Result<Option<wgpu::SubmissionIndex>> {
     let inner = &device.inner;
     for words in programs.iter().filter_map(|(_, faults)| *faults) {
         inner.write(words, &vec![0xff; words.bytes() as usize])?;
@@ -91,9 +95,34 @@ fn submit_with(device: &GpuDevice, programs: &[Submitted<'_>], copies: Option<Co
     if let Some(copies) = copies {
         copies.encode(&mut last)?;
     }
-    inner.submit(last.finish());
+    let submission = inner.submit(last.finish());
     inner.shared.counters.submitted(submissions, dispatches);
-    Ok(())
+    Ok(submission)
+}
+
+/// Submits a program, and begins to copy the first bytes of regions to the host, which the returned future waits for.
+/// `None`, and nothing is submitted, if they do not fit one buffer.
+pub(super) async fn begin(
+    device: &GpuDevice,
+    program: Submitted<'_>,
+    reads: Vec<(Region, u64)>,
+    waiting: Waiting,
+) -> Result<Option<Arriving<Vec<Vec<u8>>>>> {
+    let mut groups = groups(reads.iter().map(|read| read.1), device.inner.target.limits.max_buffer_size);
+    let Some(group) = groups.pop().filter(|group| groups.is_empty() && group.bytes > 0) else { return Ok(None) };
+    let sent = device.scoped_work("a batch", group.bytes, || {
+        let to = Readback::new(device, group.bytes);
+        let from = |number: usize| &reads[number].0;
+        let submission = submit_with(device, &[program], Some(Copies { to: &to, group: &group, from: &from }))?;
+        // Begun now: a browser would complete a later mapping after all that is submitted until then.
+        let mapped = to.begin();
+        Ok((to, mapped, submission))
+    });
+    let (to, mapped, submission) = sent.await?;
+    Ok(Some(Box::pin(async move {
+        let copy = |bytes: &[u8]| group.places.iter().map(|place| place.of(bytes).to_vec()).collect();
+        to.see_mapped(mapped, submission, waiting, copy).await
+    })))
 }
 
 /// Submits programs one after the other, and copies regions to the host, with one submission and one mapping, or as few as the
@@ -112,10 +141,13 @@ pub(super) async fn run(
         }
         let sent = device.scoped_work("a batch", group.bytes, || {
             let to = (group.bytes > 0).then(|| Readback::new(device, group.bytes));
-            let copies = to.as_ref().map(|to| Copies { to, group, reads });
+            let from = |number: usize| &reads[number].from;
+            let copies = to.as_ref().map(|to| Copies { to, group, from: &from });
             match copies {
                 Some(copies) if programs.is_empty() => copies.submit(device)?,
-                copies => submit_with(device, programs, copies)?,
+                copies => {
+                    submit_with(device, programs, copies)?;
+                }
             }
             Ok(to)
         });
@@ -129,18 +161,18 @@ pub(super) async fn run(
 }
 
 /// Regions that are copied to a readback buffer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Copies<'a> {
     to: &'a Readback,
     group: &'a Group,
-    /// All reads; the group contains some of them.
-    reads: &'a [Read<'a, wgpu::Buffer>],
+    /// The region of each read; the group contains some of them.
+    from: &'a dyn Fn(usize) -> &'a Region,
 }
 
 impl Copies<'_> {
     fn encode(&self, encoder: &mut wgpu::CommandEncoder) -> Result<()> {
         for place in self.group.places.iter().filter(|place| place.bytes > 0) {
-            let from = &self.reads[place.number].from;
+            let from = (self.from)(place.number);
             encoder.copy_buffer_to_buffer(from.memory()?, from.offset(), self.to.raw(), place.start, place.words());
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kiln_ir::Result;
 
+use super::device::{Mapped, begin_map};
 use crate::GpuDevice;
 use kiln_device::waiting::Waiting;
 
@@ -80,7 +81,27 @@ impl Readback {
     /// # Errors
     /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub(crate) async fn see<T>(self, waiting: Waiting, see: impl FnOnce(&[u8]) -> T) -> Result<T> {
-        let view = self.device.map(&self.buffer, self.bytes, waiting).await?;
+        let mapped = begin_map(&self.buffer, self.bytes);
+        self.see_mapped(mapped, None, waiting, see).await
+    }
+
+    /// Begins to map the buffer, which the last submission copies to. A browser completes it before it runs what is submitted later.
+    pub(crate) fn begin(&self) -> Mapped {
+        begin_map(&self.buffer, self.bytes)
+    }
+
+    /// [`Readback::see`] of a buffer whose mapping has begun, after a submission or all earlier ones.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
+    pub(crate) async fn see_mapped<T>(
+        self,
+        mapped: Mapped,
+        after: Option<wgpu::SubmissionIndex>,
+        waiting: Waiting,
+        see: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let view = self.device.mapped(mapped, after, &self.buffer, self.bytes, waiting).await?;
         let seen = see(&view);
         drop(view);
         self.buffer.unmap();

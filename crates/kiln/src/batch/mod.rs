@@ -1,6 +1,7 @@
 //! Operations recorded now and run together, on the CPU, on a GPU, or on several devices.
 
 mod cpu;
+mod on_gpu;
 mod parts;
 mod placing;
 mod plan;
@@ -430,82 +431,6 @@ impl<'e> Batch<'e> {
                 gpus.remove(&position);
             }
         }
-    }
-
-    /// Runs a plan as a whole on a GPU.
-    async fn compute_on(
-        &mut self,
-        position: usize,
-        plan: &Plan,
-        read: bool,
-        waiting: Waiting,
-    ) -> Result<Option<Vec<Buffer>>> {
-        let mut runner = self.take_runner(position, waiting).await?;
-        let run = async {
-            self.send(position, &plan.inputs, &mut *runner, waiting).await?;
-            let gpu = self.engine.gpus[position].clone();
-            let mut states = self.take_states(&plan.inputs)?;
-            for (&id, state) in &mut states {
-                runner.bind_state(id, &state.on_gpu(&gpu, waiting).await?)?;
-            }
-            if read {
-                return runner.run(&self.graph, &plan.wanted, waiting).await.map(Some);
-            }
-            runner.execute(&self.graph, &plan.wanted, waiting).await.map(|()| None)
-        };
-        let done = run.await;
-        self.runners.insert(position, runner);
-        let read = done?;
-        if !self.keep_on_host {
-            for id in &plan.inputs {
-                if let Some(Input::Owned { host, .. }) = self.inputs.get_mut(id) {
-                    *host = None;
-                }
-            }
-        }
-        Ok(read)
-    }
-
-    /// Takes the runner of a GPU out while it is in use, and creates it if it is missing.
-    async fn take_runner(&mut self, position: usize, waiting: Waiting) -> Result<Box<dyn Runner>> {
-        match self.runners.remove(&position) {
-            Some(runner) => Ok(runner),
-            None => self.engine.gpus[position].clone().runner(waiting).await,
-        }
-    }
-
-    /// Uploads the inputs that a GPU lacks or that were replaced since.
-    async fn send(
-        &mut self,
-        position: usize,
-        ids: &[TensorId],
-        runner: &mut dyn Runner,
-        waiting: Waiting,
-    ) -> Result<()> {
-        let gpu = self.engine.gpus[position].clone();
-        let missing = |id: TensorId| match self.inputs.get(&id) {
-            Some(Input::Owned { gpus, .. }) => !gpus.contains(&position),
-            _ => false,
-        };
-        let missing: Vec<TensorId> = ids.iter().copied().filter(|&id| missing(id)).collect();
-        self.bring_to_host(&missing, waiting).await?;
-        for &id in ids {
-            match self.inputs.get_mut(&id) {
-                Some(Input::Imported(tensor)) if !runner.has(id) => {
-                    runner.import(id, &tensor.on_gpu(&gpu, waiting).await?)?;
-                }
-                Some(Input::Owned { host: Some(host), gpus }) if !gpus.contains(&position) => {
-                    let data = host.as_data();
-                    match runner.has(id) {
-                        true => runner.set(&self.graph, id, data).await?,
-                        false => runner.upload(id, &Operand::new(data, self.graph.ty(id)?.shape)?).await?,
-                    }
-                    gpus.insert(position);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Downloads the batch's own inputs that are not on the host.

@@ -341,7 +341,7 @@ impl Batch<'_> {
                 }
                 let buffer = fetched.get(&(source, id)).map_or_else(|| before[source].result(id), Ok)?;
                 match runner.has(inner) {
-                    true => runner.set(graph, inner, buffer.as_data()).await?,
+                    true => runner.set_all(graph, &[(inner, buffer.as_data())]).await?,
                     false => {
                         runner.upload(inner, &Operand::new(buffer.as_data(), graph.ty(inner)?.shape)?).await?;
                     }

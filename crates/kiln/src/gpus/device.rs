@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kiln_device::waiting::Waiting;
+use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Plan, Prepared, Profile, State, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
@@ -132,9 +132,16 @@ pub(crate) trait Runner: Debug + Send + Sync {
     fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()>;
     fn release(&mut self, ids: &[TensorId]);
     fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()>;
-    fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()>;
+    fn set_all<'a>(&'a mut self, graph: &'a Graph, all: &'a [(TensorId, Data<'a>)]) -> Pending<'a, ()>;
     fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, ()>;
     fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
+    fn begin<'a>(
+        &'a mut self,
+        graph: &'a Graph,
+        wanted: &'a [TensorId],
+        feed: [TensorId; 2],
+        waiting: Waiting,
+    ) -> Pending<'a, Option<Arriving<Vec<Buffer>>>>;
     fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
     fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident>;
     fn profile(&self, waiting: Waiting) -> Pending<'_, Profile>;
@@ -246,8 +253,8 @@ macro_rules! devices_of {
                 Box::pin(self.upload(id, operand))
             }
 
-            fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()> {
-                Box::pin(self.set(graph, id, data))
+            fn set_all<'a>(&'a mut self, graph: &'a Graph, all: &'a [(TensorId, Data<'a>)]) -> Pending<'a, ()> {
+                Box::pin(self.set_all(graph, all))
             }
 
             fn execute<'a>(
@@ -266,6 +273,16 @@ macro_rules! devices_of {
                 waiting: Waiting,
             ) -> Pending<'a, Vec<Buffer>> {
                 Box::pin(self.run(graph, wanted, waiting))
+            }
+
+            fn begin<'a>(
+                &'a mut self,
+                graph: &'a Graph,
+                wanted: &'a [TensorId],
+                feed: [TensorId; 2],
+                waiting: Waiting,
+            ) -> Pending<'a, Option<Arriving<Vec<Buffer>>>> {
+                Box::pin(self.begin(graph, wanted, feed, waiting))
             }
 
             fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_device::waiting::Waiting;
+use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{KernelTime, MemoryUse, Profile};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
@@ -206,13 +206,13 @@ impl Runner for Recorded {
         done(buffer.map(|buffer| drop(self.held.insert(id, (operand.ty().shape, buffer)))))
     }
 
-    fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()> {
-        let mut set = || {
+    fn set_all<'a>(&'a mut self, graph: &'a Graph, all: &'a [(TensorId, Data<'a>)]) -> Pending<'a, ()> {
+        let mut set = |&(id, data): &(TensorId, Data<'a>)| {
             let shape = graph.ty(id)?.shape;
             self.held.insert(id, (shape, data.to_buffer()?));
             Ok(())
         };
-        done(set())
+        done(all.iter().try_for_each(&mut set))
     }
 
     fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], _: Waiting) -> Pending<'a, ()> {
@@ -224,6 +224,16 @@ impl Runner for Recorded {
             Ok(()) => self.read(graph, wanted, waiting),
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn begin<'a>(
+        &'a mut self,
+        _: &'a Graph,
+        _: &'a [TensorId],
+        _: [TensorId; 2],
+        _: Waiting,
+    ) -> Pending<'a, Option<Arriving<Vec<Buffer>>>> {
+        done(Ok(None))
     }
 
     fn read<'a>(&'a self, _: &'a Graph, ids: &'a [TensorId], _: Waiting) -> Pending<'a, Vec<Buffer>> {

@@ -219,7 +219,7 @@ impl Gpu {
             wait(runner.upload(x, &Operand::vector(&data[..n])))?;
             let there = least(|| wait(runner.run(&graph, &[y], WAITING)).map(drop))?;
             let set = least(|| {
-                wait(runner.set(&graph, x, Data::F32(&data[..n])))?;
+                wait(runner.set_all(&graph, &[(x, Data::F32(&data[..n]))]))?;
                 wait(runner.run(&graph, &[y], WAITING)).map(drop)
             })?;
             Ok((set - there).max(1e-9))

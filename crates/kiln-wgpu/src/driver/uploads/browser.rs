@@ -21,9 +21,13 @@ impl Uploads {
     }
 
     /// Submits commands after all earlier uploads.
-    pub(crate) fn submit(&self, queue: &wgpu::Queue, commands: Option<wgpu::CommandBuffer>) {
+    pub(crate) fn submit(
+        &self,
+        queue: &wgpu::Queue,
+        commands: Option<wgpu::CommandBuffer>,
+    ) -> Option<wgpu::SubmissionIndex> {
         // Pending writes are submitted with the next commands, or alone.
-        queue.submit(commands);
+        Some(queue.submit(commands))
     }
 
     /// Returns idle buffers to the driver: here the browser owns all.

@@ -135,8 +135,12 @@ impl Uploads {
     }
 
     /// Submits commands after the copies of all earlier uploads.
-    pub(crate) fn submit(&self, queue: &wgpu::Queue, commands: Option<wgpu::CommandBuffer>) {
-        self.submit_pending(&mut self.pending(), queue, commands);
+    pub(crate) fn submit(
+        &self,
+        queue: &wgpu::Queue,
+        commands: Option<wgpu::CommandBuffer>,
+    ) -> Option<wgpu::SubmissionIndex> {
+        self.submit_pending(&mut self.pending(), queue, commands)
     }
 
     fn submit_pending(
