@@ -1,5 +1,5 @@
-//! NVIDIA's assembler takes every row of the table and random programs for every target that they are for, and every kernel in
-//! every configuration for three of its targets, without an error, a warning or a spilled register.
+//! NVIDIA's assembler takes every row of the table, random programs and every kernel in every configuration, for every target that they
+//! are for, without an error, a warning or a spilled register. `KILN_SAMPLE=n` takes every n-th target of each kernel.
 //!
 //! The assembler is no part of the toolchain: without it these tests are ignored, and `cargo xtask test --only ptxas`
 //! brings it. `KILN_PTXAS` names it, or several as `PATH` does: the newest one has no `sm_70`.
@@ -10,7 +10,7 @@ mod catalogue;
 #[path = "support/random.rs"]
 mod random;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -96,28 +96,9 @@ fn served(least: Target) -> impl Iterator<Item = Target> {
     Target::ALL.iter().copied().filter(move |&target| least.serves(target))
 }
 
-/// Assembles modules for targets that texts for theirs are for, as many at once as there are processors: all of them, or of
-/// each module the least, the newest and one between, which differs from module to module.
-fn check_all(modules: impl IntoIterator<Item = (Target, PtxModule)>, all: bool) {
-    check_with_memory(modules.into_iter().map(|(least, module)| (least, module, 0)), all);
-}
-
-/// The same of modules whose kernels need this many bytes of shared memory, for targets whose devices have them.
-fn check_with_memory(modules: impl IntoIterator<Item = (Target, PtxModule, u32)>, all: bool) {
-    let texts: Vec<(Target, String, u32)> =
-        modules.into_iter().map(|(least, module, bytes)| (least, module.to_string(), bytes)).collect();
-    let targets = |(number, least, bytes): (usize, Target, u32)| -> Vec<Target> {
-        let served: Vec<Target> = served(least).filter(|target| bytes <= target.shared_bytes()).collect();
-        let taken = |i: usize| all || [0, served.len() - 1, number % served.len()].contains(&i);
-        (0..served.len()).filter(|&i| taken(i)).map(|i| served[i]).collect()
-    };
-    let numbered = texts.iter().enumerate();
-    let jobs: Vec<(&str, Target)> = numbered
-        .flat_map(|(number, (least, text, bytes))| {
-            targets((number, *least, *bytes)).into_iter().map(move |target| (text.as_str(), target))
-        })
-        .collect();
-    at_once(&jobs, |&(text, target)| check_for(text, target).unwrap_or_else(|why| panic!("{why}")));
+/// Assembles texts, each for a target, as many at once as there are processors.
+fn check_all(jobs: &[(String, Target)]) {
+    at_once(jobs, |(text, target)| check_for(text, *target).unwrap_or_else(|why| panic!("{why}")));
 }
 
 /// Does all jobs, as many at once as there are processors: an assembler runs on one.
@@ -289,12 +270,13 @@ instruction_table!(rows);
 #[test]
 #[ignore = "needs ptxas: cargo xtask test --only ptxas"]
 fn every_row_of_the_table_is_an_instruction() {
-    let mut by_target: std::collections::BTreeMap<Target, PtxModule> = Default::default();
+    let mut by_target: BTreeMap<Target, PtxModule> = BTreeMap::new();
     for (kernel, name) in all_rows() {
         assert!(kernel.text().contains(&format!("\t{name} ")), "{}", kernel.text());
         by_target.entry(kernel.gate().target).or_default().add(kernel).unwrap();
     }
-    check_all(by_target, true);
+    let jobs = by_target.iter().flat_map(|(&least, module)| served(least).map(|target| (module.to_string(), target)));
+    check_all(&jobs.collect::<Vec<_>>());
 }
 
 /// The least target of a row is the least: one below, the assembler refuses it, or takes it with a warning.
@@ -313,32 +295,42 @@ fn the_targets_of_the_table_are_the_least() {
     });
 }
 
+/// The number n of the environment variable `KILN_SAMPLE`: a kernel is assembled for every n-th of its targets, the next kernel for
+/// those after them. At least 1, which means all.
+fn step() -> usize {
+    std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1)
+}
+
+/// Without those of `sm_90a`, which the test of their machine code assembles.
 #[test]
 #[ignore = "needs ptxas: cargo xtask test --only ptxas"]
 fn every_kernel_assembles_for_its_targets() {
-    let mut all: Vec<(Target, PtxModule, u32)> = Vec::new();
+    // A module has as many kernels as have different names.
+    let mut modules: BTreeMap<Target, Vec<PtxModule>> = BTreeMap::new();
     let mut seen: HashSet<String> = HashSet::new();
-    for target in catalogue::LADDER.into_iter().chain([Target::Sm90, Target::Sm90a]) {
-        // A module has as many kernels as have different names and run on the same devices.
-        let mut modules: Vec<(PtxModule, u32)> = Vec::new();
+    for least in catalogue::LADDER.into_iter().chain([Target::Sm90]) {
         // From Hopper on kernels of the ladder wait for one another, too: a sample of them.
-        let waiting = if target == Target::Sm90 { catalogue::kernels(Target::Sm80) } else { Vec::new() };
+        let waiting = if least == Target::Sm90 { catalogue::kernels(Target::Sm80) } else { Vec::new() };
         let waiting = waiting.into_iter().step_by(16);
-        for kernel in catalogue::kernels(target).into_iter().chain(waiting) {
-            let kernel = kernel.build_for(target);
+        for (number, kernel) in catalogue::kernels(least).into_iter().chain(waiting).enumerate() {
+            let kernel = kernel.build_for(least);
             // A text of a lower step of the ladder is assembled with it for the targets of this step.
-            let new = seen.insert(kernel.text().to_owned());
+            if !seen.insert(kernel.text().to_owned()) {
+                continue;
+            }
             let bytes = shared_memory(&kernel);
-            let like = |&&mut (_, of): &&mut (PtxModule, u32)| {
-                served(target).all(|target| (of <= target.shared_bytes()) == (bytes <= target.shared_bytes()))
-            };
-            if new && !modules.iter_mut().filter(like).any(|(module, _)| module.add(kernel.clone()).is_ok()) {
-                modules.push((kernel.into(), bytes));
+            let targets: Vec<Target> = served(least).filter(|target| bytes <= target.shared_bytes()).collect();
+            let step = step().min(targets.len());
+            for &target in targets.iter().skip(number % step).step_by(step) {
+                let modules = modules.entry(target).or_default();
+                if !modules.iter_mut().any(|module| module.add(kernel.clone()).is_ok()) {
+                    modules.push(kernel.clone().into());
+                }
             }
         }
-        all.extend(modules.into_iter().map(|(module, bytes)| (target, module, bytes)));
     }
-    check_with_memory(all, false);
+    let modules = modules.iter().flat_map(|(&target, modules)| modules.iter().map(move |module| (module, target)));
+    check_all(&modules.map(|(module, target)| (module.to_string(), target)).collect::<Vec<_>>());
 }
 
 /// Bytes of shared memory of the blocks of threads that a kernel wants on a multiprocessor at once: with them in mind it is given its
@@ -360,17 +352,18 @@ fn products_are_machine_code_of_tensor_cores() {
     let ptxas = assemblers().iter().max_by(|a, b| a.release.total_cmp(&b.release)).expect("an assembler");
     let listing = |text: &str, name: &str| {
         let code = scratch("cubin");
-        ptxas.assemble_to(text, Target::Sm90a, &code).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let report = ptxas.assemble_to(text, Target::Sm90a, &code).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert!(complaints(&report).is_empty(), "{name}: {report}");
         let output = Command::new(&disassembler).arg(&code).output().expect("nvdisasm runs");
         std::fs::remove_file(&code).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let products = AtomicUsize::new(0);
-    let texts = |kernels: Vec<Box<dyn Kernel>>| -> Vec<(String, String)> {
-        kernels.iter().map(|kernel| (kernel.name(), kernel.emit_ptx())).collect()
+    let texts = |kernels: Vec<Box<dyn Kernel>>, target: Target| -> Vec<(String, String)> {
+        kernels.iter().map(|kernel| (kernel.name(), kernel.build_for(target).into_text())).collect()
     };
-    at_once(&texts(catalogue::warps()), |(name, text)| {
+    at_once(&texts(catalogue::warps(), Target::Sm80), |(name, text)| {
         let listing = listing(text, name);
         for (ptx, code) in [("mma.sync", "HMMA"), ("ldmatrix", "LDSM"), ("cp.async.cg", "LDGSTS")] {
             assert_eq!(listing.contains(code), text.contains(ptx), "{name}: {ptx} and {code}");
@@ -379,7 +372,7 @@ fn products_are_machine_code_of_tensor_cores() {
     });
     let products = products.into_inner();
     assert!(products > 5, "{products}");
-    at_once(&texts(catalogue::kernels(Target::Sm90a)), |(name, text)| {
+    at_once(&texts(catalogue::kernels(Target::Sm90a), Target::Sm90a), |(name, text)| {
         let listing = listing(text, name);
         let says = |ptx: &str| text.contains(ptx);
         let pairs = [("wgmma.mma_async", "HGMMA"), ("setmaxnreg", "USETMAXREG"), ("stmatrix", "STSM")];
