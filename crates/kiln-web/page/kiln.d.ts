@@ -85,7 +85,7 @@ export class Engine {
   explain(operation: string, inputs: (number[] | { dims: number[]; dtype?: DType | QuantFormat })[], params?: object): Explanation;
   run(operation: string, inputs: TensorLike[], params?: object): Promise<Tensor[]>;
   batch(): Batch;
-  verify(operation: string, place: string, elements?: number): Promise<Verification>;
+  verify(operation: string, place: string, elements?: number, step?: number): Promise<Verification>;
   destroyDevice(): Promise<void>;
 }
 
