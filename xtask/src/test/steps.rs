@@ -92,10 +92,11 @@ pub(super) fn all() -> Vec<Step> {
             "no lint in any set of features",
             &[
                 "cargo clippy --workspace --exclude kiln-benches --all-targets --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray -- -D warnings",
-                portable!("clippy", "--all-targets --no-default-features -- -D warnings"),
+                // Those with default features.
+                "cargo clippy -p kiln-simd -p kiln --all-targets --no-default-features -- -D warnings",
                 // Without tests the features of dev-dependencies are off: what a user of the libraries compiles.
                 portable!("clippy", "--lib --no-default-features -- -D warnings"),
-                portable!("clippy", "--lib -- -D warnings"),
+                "cargo clippy -p kiln-simd -p kiln --lib -- -D warnings",
             ],
         ),
         Step::new("rustdoc", "the documentation builds without a warning", |runner| {
@@ -536,8 +537,8 @@ fn gpu(runner: &mut Runner) -> Outcome {
     const CHROMIUM: (&str, &str) = ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1");
     let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path: path.into(), packages });
     tools::with(runner, &tools, |runner| {
-        // Most of the time goes into compiling kernels, more than a thousand of them: both drivers take samples of the cases of
-        // every operation. The second is there for what the first takes otherwise. On a GPU every case runs.
+        // Most of the time goes into compiling kernels: both drivers take samples of the cases of every operation, and of the sizes of
+        // every format. The second is there for what the first takes otherwise. On a GPU every case runs.
         let on = |driver, sample| {
             let tells = [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
             [&tells[..], &[("KILN_SAMPLE", sample)]].concat()
@@ -550,10 +551,10 @@ fn gpu(runner: &mut Runner) -> Outcome {
         };
         // Checks at run time are added by wgpu: once is enough.
         let results = [
-            runner.test(all, &[], &on(MESA.0, "8")),
-            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "24")),
-            runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "8")),
-            run_examples(runner, opens_a_gpu, &on(MESA.0, "8")).map(drop),
+            runner.test(all, &[], &on(MESA.0, "24")),
+            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "60")),
+            runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "24")),
+            run_examples(runner, opens_a_gpu, &on(MESA.0, "24")).map(drop),
         ];
         let errors: Vec<_> = results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
         if errors.is_empty() { Outcome::OK } else { Outcome::Failed(errors.join("; ")) }
