@@ -19,7 +19,7 @@ fn run(simd: &Simd, op: Elementwise, operands: &[Operand<'_>], out: &mut [f32]) 
 #[test]
 fn functions_of_one_operand_keep_their_bound_all_over_the_numbers() {
     // Odd, because an even stride sees half of the mantissas.
-    let stride = 4999 * support::step() as u64 | 1;
+    let stride = (4999 * support::step() as u64) | 1;
     let xs: Vec<f32> = (0..(1u64 << 32) / stride).map(|i| f32::from_bits((i * stride) as u32)).chain(SPECIAL).collect();
     let mut got = vec![0.0; xs.len()];
     for kind in ElementwiseKind::ALL.iter().filter(|kind| kind.arity() == 1) {
