@@ -355,7 +355,8 @@ pub(super) fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
 /// of weights differ.
 #[cfg(feature = "reference")]
 fn repeated(format: QuantFormat, n: usize, lo: f32, hi: f32, random: &mut super::reference::Random) -> Vec<u8> {
-    let few = encoded(format, &random.uniforms(n.min(61 * format.block_len()), lo, hi));
+    let x = random.uniforms(n, lo, hi);
+    let few = encoded(format, &x[..n.min(61 * format.block_len())]);
     few.into_iter().cycle().take(n / format.block_len() * format.block_bytes()).collect()
 }
 
