@@ -2,16 +2,24 @@
 
 #![cfg(not(target_arch = "wasm32"))] // panics are caught, which WebAssembly does not support
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 use kiln_ir::op::reference::{Case, Random};
 use kiln_ir::op::{BroadcastTo, Concat, Convolve2d, Cumsum, Op, Pad, Padding, Permute, Reshape, Slice, all_cases};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
-/// The smallest case that has elements, of every operation with every set of parameters.
-fn smallest_cases() -> Vec<Case> {
+/// The smallest case that has elements, of every operation with every set of parameters; with `KILN_SAMPLE=n` of every n-th.
+fn smallest_cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(find_smallest_cases)
+}
+
+fn find_smallest_cases() -> Vec<Case> {
     let mut smallest = BTreeMap::<String, Case>::new();
     let size = |case: &Case| case.inputs.iter().map(|input| input.shape.numel()).sum::<usize>();
     for case in all_cases() {
@@ -29,7 +37,7 @@ fn smallest_cases() -> Vec<Case> {
             }
         }
     }
-    smallest.into_values().collect()
+    support::sampled(smallest.into_values()).collect()
 }
 
 fn buffers(case: &Case) -> Vec<(Buffer, Vec<usize>)> {
@@ -144,7 +152,7 @@ fn wrong_numbers_of_operands_are_refused() {
     let simd = Simd::new().unwrap();
     let mut faults = Vec::new();
     for case in smallest_cases() {
-        let inputs = buffers(&case);
+        let inputs = buffers(case);
         // Concatenation takes any number of operands up to the maximum.
         let taken = |n: usize| match case.op {
             Op::Concat(_) => (1..=Concat::MOST).contains(&n),
@@ -171,7 +179,7 @@ fn operands_of_other_types_and_shapes_give_results_or_errors() {
     let mut faults = Vec::new();
     for simd in instruction_sets() {
         for case in smallest_cases() {
-            let inputs = buffers(&case);
+            let inputs = buffers(case);
             for position in 0..inputs.len() {
                 let (buffer, dims) = &inputs[position];
                 let own = buffer.as_data().dtype();

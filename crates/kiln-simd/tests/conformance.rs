@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use kiln_ir::Operand;
 use kiln_ir::op::reference::Case;
@@ -13,11 +14,14 @@ use kiln_simd::{Isa, Operations, Simd};
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// The cases to run.
-fn cases() -> Vec<Case> {
-    let only = std::env::var("KILN_OP").ok().filter(|name| !name.is_empty());
-    let mut cases = all_cases();
-    cases.retain(|case| only.as_deref().is_none_or(|name| name == case.op.name()));
-    support::sampled(cases).collect()
+fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| {
+        let only = std::env::var("KILN_OP").ok().filter(|name| !name.is_empty());
+        let mut cases = all_cases();
+        cases.retain(|case| only.as_deref().is_none_or(|name| name == case.op.name()));
+        support::sampled(cases).collect()
+    })
 }
 
 #[test]
@@ -25,7 +29,7 @@ fn every_operation_keeps_its_contract_on_every_instruction_set() {
     let forced = std::env::var("KILN_ISA").ok().filter(|name| !name.is_empty());
     let mut failures = BTreeMap::<String, (usize, String)>::new();
     let mut compared = 0;
-    for case in &cases() {
+    for case in cases() {
         for isa in Isa::available().filter(|isa| forced.as_deref().is_none_or(|name| name == isa.name())) {
             let simd = Simd::with_isa(isa).unwrap();
             match reference::conform(case, |op, inputs| simd.run(op, inputs)) {

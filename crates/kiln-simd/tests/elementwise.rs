@@ -1,6 +1,8 @@
 //! Element-wise operations beyond the conformance suite: a sweep over the f32 numbers, and that a value depends on
 //! nothing but its operands.
 
+mod support;
+
 use kiln_ir::op::reference::{Random, SPECIAL, error_of};
 use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_ir::{DataMut, Operand};
@@ -16,8 +18,9 @@ fn run(simd: &Simd, op: Elementwise, operands: &[Operand<'_>], out: &mut [f32]) 
 
 #[test]
 fn functions_of_one_operand_keep_their_bound_all_over_the_numbers() {
-    const STRIDE: u64 = 4999;
-    let xs: Vec<f32> = (0..(1u64 << 32) / STRIDE).map(|i| f32::from_bits((i * STRIDE) as u32)).chain(SPECIAL).collect();
+    // Odd, because an even stride sees half of the mantissas.
+    let stride = (4999 * support::step() as u64) | 1;
+    let xs: Vec<f32> = (0..(1u64 << 32) / stride).map(|i| f32::from_bits((i * stride) as u32)).chain(SPECIAL).collect();
     let mut got = vec![0.0; xs.len()];
     for kind in ElementwiseKind::ALL.iter().filter(|kind| kind.arity() == 1) {
         let op = kind.with_params(PARAMS);

@@ -87,7 +87,7 @@ export class Engine {
   /** Consecutive parts of these lengths, which must fill the dimension. */
   split(x: TensorLike, params: { axis: number; lengths: number[] }): Promise<Float32Array[]>;
   batch(): Batch;
-  verify(operation: string, place: string, elements?: number): Promise<Verification>;
+  verify(operation: string, place: string, elements?: number, step?: number): Promise<Verification>;
   destroyDevice(): Promise<void>;
 }
 

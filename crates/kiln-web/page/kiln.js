@@ -140,9 +140,9 @@ export class Engine {
     return new Batch(this.#raw.batch());
   }
 
-  /** Compares the cases of an operation with at most this many elements with the f64 reference. */
-  verify(operation, place, elements = 5000) {
-    return this.#raw.verify(operation, place, elements);
+  /** Compares every `step`-th of the cases of an operation with at most this many elements with the f64 reference. */
+  verify(operation, place, elements = 5000, step = 1) {
+    return this.#raw.verify(operation, place, elements, step);
   }
 
   /** Destroys the device of the GPU, to test how a program reacts to a lost device. */

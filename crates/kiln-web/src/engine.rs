@@ -169,12 +169,12 @@ impl Engine {
         Batch::of(self.current().shared_batch())
     }
 
-    /// Runs the cases of an operation that have at most this many elements on the place of this name, against the f64
-    /// reference: `{ cases, elements, worst, bound, failures }`.
+    /// Runs every `step`-th of the cases of an operation that have at most this many elements on the place of this name, against the
+    /// f64 reference: `{ cases, elements, worst, bound, failures }`.
     #[cfg(feature = "verify")]
-    pub fn verify(&self, name: String, place: String, elements: usize) -> Promise {
+    pub fn verify(&self, name: String, place: String, elements: usize, step: usize) -> Promise {
         let engine = self.current();
-        promise(async move { crate::verify::verify(&engine, &name, &place, elements).await })
+        promise(async move { crate::verify::verify(&engine, &name, &place, elements, step).await })
     }
 
     /// Ends the device of the GPU, as unplugging it would: for tests of what happens then.

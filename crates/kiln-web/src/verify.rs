@@ -45,13 +45,13 @@ fn cases(name: &str, elements: usize) -> Vec<Case> {
     })
 }
 
-/// Runs the cases of an operation on the placement with this name.
-pub(crate) async fn verify(engine: &Engine, name: &str, place: &str, elements: usize) -> Result<JsValue> {
+/// Runs every `step`-th of the cases of an operation on the placement with this name.
+pub(crate) async fn verify(engine: &Engine, name: &str, place: &str, elements: usize, step: usize) -> Result<JsValue> {
     let forced = engine.with_force(Some(place))?;
     let gpu = forced.places().iter().any(|known| known.name == place && known.backend == Backend::Gpu);
     let (mut count, mut seen, mut failures) = (0u32, Accuracy::default(), Vec::new());
     let mut bound = String::new();
-    for case in cases(name, elements) {
+    for case in cases(name, elements).into_iter().step_by(step.max(1)) {
         count += 1;
         let operands = case.operands()?;
         bound = case.op.contract().bound.to_string();

@@ -40,7 +40,7 @@ for (const build of builds) {
   assert.ok(names.length > 40, `${names.length} operations`);
   let cases = 0;
   for (const name of names) {
-    const { cases: count, elements, failures } = await engine.verify(name, last.name, 5000);
+    const { cases: count, elements, failures } = await engine.verify(name, last.name, 5000, 1);
     assert.deepEqual(failures, [], name);
     assert.ok(count > 0 && elements > 0, `${name} has cases`);
     cases += count;

@@ -73,8 +73,8 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
     let mut random = Random::new(101);
-    // If KILN_SAMPLE requests samples, each format takes other sizes: there are 13 of both.
-    let (sample, mut sizes) = (kiln_device::conformance::sample(), 0..);
+    // If KILN_SAMPLE requests samples, each format takes at least one of its 13 sizes, and the next format others.
+    let (sample, mut sizes) = (kiln_device::conformance::sample().min(11), 0..);
     for format in QuantFormat::ALL {
         let len = format.block_len();
         // Rows by lanes, with more lanes for fewer weights; several rows, in one piece and in several; tiles of every

@@ -65,6 +65,7 @@ macro_rules! portable {
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 const WASM: &str = "wasm32-unknown-unknown";
+const SIMD128: &str = "-C target-feature=+simd128";
 
 /// Every step, in the order of running; steps that fail fast come first.
 pub(super) fn all() -> Vec<Step> {
@@ -91,10 +92,11 @@ pub(super) fn all() -> Vec<Step> {
             "no lint in any set of features",
             &[
                 "cargo clippy --workspace --exclude kiln-benches --all-targets --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray -- -D warnings",
-                portable!("clippy", "--all-targets --no-default-features -- -D warnings"),
+                // Those with default features.
+                "cargo clippy -p kiln-simd -p kiln --all-targets --no-default-features -- -D warnings",
                 // Without tests the features of dev-dependencies are off: what a user of the libraries compiles.
                 portable!("clippy", "--lib --no-default-features -- -D warnings"),
-                portable!("clippy", "--lib -- -D warnings"),
+                "cargo clippy -p kiln-simd -p kiln --lib -- -D warnings",
             ],
         ),
         Step::new("rustdoc", "the documentation builds without a warning", |runner| {
@@ -120,17 +122,15 @@ pub(super) fn all() -> Vec<Step> {
                 "cargo clippy -p kiln-ptx -p kiln-web --features kiln-web/models --lib --target wasm32-unknown-unknown -- -D warnings",
                 portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
             ];
-            wasm(runner, "-C target-feature=+simd128", &lines)
+            // The step `web` runs every case on the optimised modules, so a sample of the longest tests is enough here.
+            wasm(runner, &[("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", SIMD128), ("KILN_SAMPLE", "6")], &lines)
         })
         .slow()
         .beside(),
-        Step::new("wasm-scalar", "every operation in WebAssembly without vectors, in Node", |runner| {
-            // The build with vectors has tested scalar code, too, at length; of the crates only this one differs without vectors.
-            let lines = [
-                "cargo clippy -p kiln-simd --lib --target wasm32-unknown-unknown -- -D warnings",
-                "cargo test -p kiln-simd --test small --target wasm32-unknown-unknown",
-            ];
-            wasm(runner, "", &lines)
+        Step::new("wasm-scalar", "no lint in WebAssembly without vectors", |runner| {
+            // The build with vectors tests scalar code, too, and the step `web` runs every operation on the module without vectors. Of the
+            // crates only this one differs without vectors.
+            wasm(runner, &[], &["cargo clippy -p kiln-simd --lib --target wasm32-unknown-unknown -- -D warnings"])
         })
         .slow()
         .beside(),
@@ -204,8 +204,7 @@ pub(super) fn all() -> Vec<Step> {
             "avx512-without-vnni",
             "quantised products on AVX-512 without its dot products of bytes",
             without_vnni,
-        )
-        .slow(),
+        ),
         Step::new("web", "the page in Chromium, the module in Node, and their sizes", web).slow(),
         Step::commands(
             "benches",
@@ -421,12 +420,13 @@ fn every_other_example_runs(runner: &mut Runner) -> Outcome {
     }
 }
 
-/// A build that leaves VNNI and GFNI alone where they are.
+/// Leaves VNNI, VBMI and GFNI alone.
 fn without_vnni(runner: &mut Runner) -> Outcome {
     if !Isa::ALL.iter().any(|isa| isa.name() == "avx512" && isa.is_available()) {
         return Outcome::Skipped { reason: "this machine has no avx512".into(), remedy: Vec::new() };
     }
-    run_all(runner, &["cargo test -p kiln-simd --test products"], &[("RUSTFLAGS", "--cfg kiln_without_vnni")])
+    let products = |test: &Program| test.package() == "kiln-simd" && ["int8", "products"].contains(&test.name.as_str());
+    runner.test(products, &[], &[("KILN_TEST_WITHOUT_VNNI", "1")]).into()
 }
 
 /// The tests of kiln-simd, and of the facade those of the engine: the rest of the facade has nothing that depends on the processor.
@@ -440,7 +440,8 @@ fn aarch64(runner: &mut Runner) -> Outcome {
     // loom simulates the memory of processors: on another one it would find the same.
     let names: Vec<String> = names.filter(|name| name != "loom").map(|name| format!("--test {name}")).collect();
     let tests = format!(
-        "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu",
+        "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu \
+         -- --skip no_operation_is_left_out",
         names.join(" ")
     );
     let lines = ["cargo clippy -p kiln-simd --lib --target aarch64-unknown-linux-gnu -- -D warnings", &*tests];
@@ -459,20 +460,22 @@ fn aarch64(runner: &mut Runner) -> Outcome {
         let variables = [
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
-            // An emulated processor is ten times slower, and takes samples of what walks through many sizes.
-            ("KILN_SAMPLE", "6"),
+            // An emulated processor is ten times slower, and takes samples of what walks through many sizes and cases. `small` has every
+            // operation and format.
+            ("KILN_SAMPLE", "10"),
+            // These checks take a quarter of the build. Tests of SSE2, which has vectors of the same length, run with them.
+            ("CARGO_PROFILE_TEST_DEBUG_ASSERTIONS", "false"),
+            ("CARGO_PROFILE_TEST_OVERFLOW_CHECKS", "false"),
         ];
         run_all(runner, &lines, &variables)
     })
 }
 
-fn wasm(runner: &mut Runner, flags: &str, lines: &[&str]) -> Outcome {
+fn wasm(runner: &mut Runner, variables: &[(&str, &str)], lines: &[&str]) -> Outcome {
     let tools = [Tool::Target(WASM), Tool::Program { probe: "node --version", packages: "nodejs" }, Tool::WasmRunner];
     tools::with(runner, &tools, |runner| {
         // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.
-        let variables =
-            [("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags), ("WASM_BINDGEN_TEST_TIMEOUT", "900")];
-        run_all(runner, lines, &variables)
+        run_all(runner, lines, &[variables, &[("WASM_BINDGEN_TEST_TIMEOUT", "900")]].concat())
     })
 }
 
@@ -504,7 +507,13 @@ fn ptxas(runner: &mut Runner) -> Outcome {
             Err(error) => return Outcome::Failed(error.to_string()),
         };
         let disassembler = root.join(DISASSEMBLER).to_string_lossy().into_owned();
-        let variables = [("KILN_PTXAS", &*programs), ("KILN_NVDISASM", &*disassembler), ("KILN_REQUIRE", "ptxas")];
+        // Each kernel is assembled for one of its targets, and for each target an even share of the kernels.
+        let variables = [
+            ("KILN_PTXAS", &*programs),
+            ("KILN_NVDISASM", &*disassembler),
+            ("KILN_REQUIRE", "ptxas"),
+            ("KILN_SAMPLE", "100"),
+        ];
         runner.test(|test| test.name == "ptxas", &["--include-ignored"], &variables).into()
     })
 }
@@ -532,8 +541,8 @@ fn gpu(runner: &mut Runner) -> Outcome {
     const CHROMIUM: (&str, &str) = ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1");
     let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path: path.into(), packages });
     tools::with(runner, &tools, |runner| {
-        // Most of the time goes into compiling kernels, more than a thousand of them: both drivers take samples of the cases of
-        // every operation. The second is there for what the first takes otherwise. On a GPU every case runs.
+        // Most of the time goes into compiling kernels: both drivers take samples of the cases of every operation, and of the sizes of
+        // every format. The second is there for what the first takes otherwise. On a GPU every case runs.
         let on = |driver, sample| {
             let tells = [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
             [&tells[..], &[("KILN_SAMPLE", sample)]].concat()
@@ -546,10 +555,10 @@ fn gpu(runner: &mut Runner) -> Outcome {
         };
         // Checks at run time are added by wgpu: once is enough.
         let results = [
-            runner.test(all, &[], &on(MESA.0, "8")),
-            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "24")),
-            runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "8")),
-            run_examples(runner, opens_a_gpu, &on(MESA.0, "8")).map(drop),
+            runner.test(all, &[], &on(MESA.0, "24")),
+            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "60")),
+            runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "24")),
+            run_examples(runner, opens_a_gpu, &on(MESA.0, "24")).map(drop),
         ];
         let errors: Vec<_> = results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
         if errors.is_empty() { Outcome::OK } else { Outcome::Failed(errors.join("; ")) }

@@ -131,7 +131,7 @@ impl Operation for Dequantize {
             let len = format.block_len();
             for dims in [&[0][..], &[len], &[3 * len], &[4, 0, len], &[2, 3, len], &[70_001 / len * len]] {
                 let n: usize = dims.iter().product();
-                let blocks = encoded(format, &random.uniforms(n, -1.0, 1.0));
+                let blocks = repeated(format, n, -1.0, 1.0, &mut random);
                 cases.push(Case::new(Self { format }, vec![Input::new(Buffer::Blocks(format, blocks), dims)]));
             }
             // Arbitrary bytes, which include scales of every kind.
@@ -253,7 +253,7 @@ impl Operation for QuantMatmul {
                 [(0, 3, 1), (1, 0, 1), (2, 3, 0), (1, 1, 1), (1, 33, 5), (2, 5, 1), (4, 65, 1), (5, 2, 2), (17, 3, 4)];
             for &(m, n, blocks) in some.iter().chain(if representative { &more[..] } else { &[] }) {
                 let k = blocks * len;
-                let w = encoded(format, &random.uniforms(n * k, -1.0, 1.0));
+                let w = repeated(format, n * k, -1.0, 1.0, &mut random);
                 case(random.uniforms(m * k, -1.0, 1.0), &[m, k], w, n);
             }
             let w = encoded(format, &random.uniforms(6 * 2 * len, -0.1, 0.3));
@@ -287,7 +287,7 @@ impl Operation for QuantMatmul {
                 for (row, size) in [(2, 1e30), (66, 1e-30), (67, 1e-42), (128, 0.0)] {
                     x[row * k..(row + 1) * k].iter_mut().for_each(|x| *x *= size);
                 }
-                let w = encoded(format, &random.uniforms(12 * k, -1.0, 1.0));
+                let w = repeated(format, 12 * k, -1.0, 1.0, &mut random);
                 case(x.clone(), &[m, k], w, 12);
                 case(x[..96 * k].to_vec(), &[96, k], bytes[..20 * 2 * format.block_bytes()].to_vec(), 20);
             }
@@ -349,6 +349,15 @@ pub(super) fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; x.len() / format.block_len() * format.block_bytes()];
     format.encode(x, &mut blocks).expect("a case is whole blocks");
     blocks
+}
+
+/// Blocks of `n` random numbers between two. Encoding takes most of the time of making cases, so 61 blocks repeat: a prime, so that rows
+/// of weights differ.
+#[cfg(feature = "reference")]
+fn repeated(format: QuantFormat, n: usize, lo: f32, hi: f32, random: &mut super::reference::Random) -> Vec<u8> {
+    let x = random.uniforms(n, lo, hi);
+    let few = encoded(format, &x[..n.min(61 * format.block_len())]);
+    few.into_iter().cycle().take(n / format.block_len() * format.block_bytes()).collect()
 }
 
 #[cfg(feature = "reference")]

@@ -238,14 +238,20 @@ pub(crate) trait ByteKernel {
     unsafe fn run<B: Bytes>(self);
 }
 
-/// Whether this machine has VNNI, VBMI and GFNI. A machine with these features never runs the code without them, so its tests are
-/// built with the switch.
+/// Whether this machine has VNNI, VBMI and GFNI. A machine with these features never runs the code without them, so a build with debug
+/// assertions, which tests are, does so if `KILN_TEST_WITHOUT_VNNI` is set.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_vnni() -> bool {
-    cfg!(not(kiln_without_vnni))
-        && is_x86_feature_detected!("avx512vnni")
-        && is_x86_feature_detected!("avx512vbmi")
-        && is_x86_feature_detected!("gfni")
+    #[cfg(debug_assertions)]
+    {
+        static WITHOUT: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+            std::env::var_os("KILN_TEST_WITHOUT_VNNI").is_some_and(|value| !value.is_empty())
+        });
+        if *WITHOUT {
+            return false;
+        }
+    }
+    is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("gfni")
 }
 
 /// Runs an algorithm on bytes with an instruction set.
