@@ -94,7 +94,7 @@ impl Kind {
         self.planes * PIECE + size_of::<f32>() * (1 + self.groups)
     }
 
-    /// Where panels and rows of x have each of so many pieces.
+    /// The place of each of `pieces` pieces in panels and in rows of x.
     fn order(self, pieces: usize) -> Order {
         let mut starts = [0; LANES];
         let mut at = 0;
