@@ -14,7 +14,7 @@ pub use options::DeviceOptions;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-use kiln_device::waiting::Waiting;
+use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, NormLimits, TensorId};
 use kiln_ir::op::{Custom, Op, RmsNorm};
@@ -24,6 +24,7 @@ use kiln_ptx::kernels::quant::WarpQuantMatmul;
 
 use self::direct::Direct;
 use self::program::Program;
+use self::staging::{Arrival, BLOCK};
 use crate::driver::{DeviceMemory, DriverProblem, exchange};
 use crate::lower::{cast, elementwise, quantized, shape};
 use crate::plan::{Dispatch, Hardware};
@@ -47,6 +48,7 @@ impl Driver for CudaDevice {
     const FAULT_POSITION: usize = 1;
     const COPY_ALIGNMENT: u64 = 1;
     const MOST_READY_BYTES: u64 = 1 << 30;
+    const BEGINS: bool = true;
 
     async fn open_device(ordinal: &u32, options: &DeviceOptions, _: Waiting) -> Result<Self> {
         Self::open(*ordinal, options)
@@ -179,6 +181,22 @@ impl Driver for CudaDevice {
     ) -> Result<()> {
         program.submit(faults)?;
         self.read(reads, waiting).await
+    }
+
+    async fn begin(
+        &self,
+        program: &mut Program,
+        faults: Option<&Region>,
+        reads: Vec<(Region, u64)>,
+        _: Waiting,
+    ) -> Result<Option<Arriving<Vec<Vec<u8>>>>> {
+        if reads.iter().any(|read| read.1 > BLOCK as u64) {
+            return Ok(None);
+        }
+        program.submit(faults)?;
+        self.inner.shared.counters.downloaded(reads.iter().map(|read| read.1).sum());
+        let arrival = Arrival::new(self, &reads)?;
+        Ok(Some(Box::pin(async move { arrival.wait() })))
     }
 
     async fn run_together(
