@@ -5,6 +5,8 @@
 //! every run; turning one after the other is a complex product. Positions that are an operand may follow one another or not: each
 //! block of rows is cut into runs that do.
 
+use std::ops::Range;
+
 use kiln_ir::op::{Rope, RopeStyle, types_of};
 use kiln_ir::{DataMut, Operand, Result};
 
@@ -18,6 +20,9 @@ const PARALLEL: usize = 100_000;
 
 /// Positions per block.
 const ROWS: usize = 64;
+
+/// Columns of the tables of sines and cosines that a thread computes at once.
+const COLUMNS: usize = 64;
 
 impl Execute for Rope {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
@@ -39,11 +44,14 @@ impl Execute for Rope {
         let y = Shared::new(y.as_mut_ptr());
         scratch::slices([2 * half, 4 * rows * half], |[frequencies, turns]| {
             let frequencies = &mut bytemuck::cast_slice_mut::<f32, f64>(frequencies)[..half];
-            for (i, frequency) in frequencies.iter_mut().enumerate() {
-                *frequency = self.frequency(i, d) / factors.map_or(1.0, |factors| Self::divisor(factors[i]));
-            }
             let (cos, sin) = bytemuck::cast_slice_mut::<f32, f64>(turns)[..2 * rows * half].split_at_mut(rows * half);
-            turn_table(frequencies, cos, sin);
+            let frequency = |i| self.frequency(i, d) / factors.map_or(1.0, |factors| Self::divisor(factors[i]));
+            let all = [&mut *frequencies, &mut *cos, &mut *sin].map(|table| Shared::new(table.as_mut_ptr()));
+            threads::for_each(half.div_ceil(COLUMNS), threads, |part| {
+                let columns = part * COLUMNS..half.min((part + 1) * COLUMNS);
+                // SAFETY: the tables have these rows and columns; parts write different columns.
+                unsafe { turn_table(columns, [rows, half], frequency, all.map(Shared::get)) };
+            });
             let (frequencies, cos, sin) = (&*frequencies, &*cos, &*sin);
             threads::for_each(blocks * splits, threads, |part| {
                 let (block, split) = (part / splits, part % splits);
@@ -87,22 +95,34 @@ impl Execute for Rope {
     }
 }
 
-/// Cosines and sines of `r * frequency` for every row r of the tables: powers of two from the standard library, the
-/// others as products of two earlier rows.
-fn turn_table(frequencies: &[f64], cos: &mut [f64], sin: &mut [f64]) {
-    let half = frequencies.len();
-    let rows = cos.len().checked_div(half).unwrap_or(0);
-    for r in 0..rows {
-        if r == 0 || r.is_power_of_two() {
-            for (i, frequency) in frequencies.iter().enumerate() {
-                (sin[r * half + i], cos[r * half + i]) = (r as f64 * frequency).sin_cos();
-            }
-        } else {
-            let high = 1 << r.ilog2();
-            for i in 0..half {
-                let (a, b) = (high * half + i, (r - high) * half + i);
-                cos[r * half + i] = cos[a] * cos[b] - sin[a] * sin[b];
-                sin[r * half + i] = sin[a] * cos[b] + cos[a] * sin[b];
+/// Writes some columns of the tables of frequencies, and of cosines and sines of `r * frequency` for every row r: powers of two
+/// from the standard library, the others as products of two earlier rows.
+///
+/// # Safety
+/// The tables are writable for `half` columns, those of cosines and sines for `rows` rows, and nothing else accesses these columns.
+unsafe fn turn_table(
+    columns: Range<usize>,
+    [rows, half]: [usize; 2],
+    frequency: impl Fn(usize) -> f64,
+    [frequencies, cos, sin]: [*mut f64; 3],
+) {
+    // SAFETY: the caller's contract; earlier rows are written before they are read.
+    unsafe {
+        for i in columns.clone() {
+            frequencies.add(i).write(frequency(i));
+        }
+        for r in 0..rows {
+            for i in columns.clone() {
+                let (sin_r, cos_r) = if r == 0 || r.is_power_of_two() {
+                    (r as f64 * *frequencies.add(i)).sin_cos()
+                } else {
+                    let high = 1 << r.ilog2();
+                    let (a, b) = (high * half + i, (r - high) * half + i);
+                    let (sin_a, cos_a, sin_b, cos_b) = (*sin.add(a), *cos.add(a), *sin.add(b), *cos.add(b));
+                    (sin_a * cos_b + cos_a * sin_b, cos_a * cos_b - sin_a * sin_b)
+                };
+                sin.add(r * half + i).write(sin_r);
+                cos.add(r * half + i).write(cos_r);
             }
         }
     }
@@ -120,7 +140,7 @@ struct Call<'a> {
     tables: (&'a mut [f32], &'a mut [f32]),
     x: *const f32,
     y: *mut f32,
-    outer: std::ops::Range<usize>,
+    outer: Range<usize>,
     stride: usize,
     rows: usize,
     /// Elements of a row.
