@@ -32,7 +32,6 @@ struct Decode<'a>(QuantFormat, &'a [u8], &'a mut [f32]);
 
 impl PlainKernel for Decode<'_> {
     type Output = Result<()>;
-    const WIDEST: bool = true;
 
     #[inline(always)]
     fn run(self) -> Result<()> {

@@ -6,8 +6,6 @@ use crate::Isa;
 pub(crate) trait PlainKernel {
     /// What it returns.
     type Output;
-    /// Whether it is faster with 512-bit vectors; otherwise AVX-512 uses the code for AVX2.
-    const WIDEST: bool = false;
 
     /// The algorithm. Implementations are `#[inline(always)]`.
     fn run(self) -> Self::Output;
@@ -15,8 +13,8 @@ pub(crate) trait PlainKernel {
 
 /// Runs plain Rust with the features of an instruction set.
 ///
-/// It is compiled once for the baseline of the architecture, which sets of at most 128 bits cannot improve, once for
-/// AVX2, and for AVX-512 if that is faster.
+/// It is compiled once for the baseline of the architecture, which sets of at most 128 bits cannot improve, and once for AVX2, which
+/// AVX-512 uses, too: the compiler makes slower code from wider vectors.
 ///
 /// # Safety
 /// [`Isa::is_available`] holds for `isa`.
@@ -26,14 +24,6 @@ pub(crate) unsafe fn dispatch_plain<K: PlainKernel>(isa: Isa, kernel: K) -> K::O
         #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
         fn avx2<K: PlainKernel>(kernel: K) -> K::Output {
             kernel.run()
-        }
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx512<K: PlainKernel>(kernel: K) -> K::Output {
-            kernel.run()
-        }
-        if const { K::WIDEST } && isa == Isa::Avx512 {
-            // SAFETY: the caller guarantees the set.
-            return unsafe { avx512(kernel) };
         }
         if matches!(isa, Isa::Avx2 | Isa::Avx512) {
             // SAFETY: the caller guarantees the set, and AVX-512 is available only if AVX2 is.
@@ -45,6 +35,6 @@ pub(crate) unsafe fn dispatch_plain<K: PlainKernel>(isa: Isa, kernel: K) -> K::O
     fn baseline<K: PlainKernel>(kernel: K) -> K::Output {
         kernel.run()
     }
-    let _ = (isa, K::WIDEST);
+    let _ = isa;
     baseline(kernel)
 }
