@@ -1,4 +1,4 @@
-//! Products with quantised weights at [`Precision::Int8`].
+//! Products with quantised weights at [`Precision::Int8`]; what cannot be rounded at the contract, too.
 
 mod support;
 

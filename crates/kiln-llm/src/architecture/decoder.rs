@@ -107,22 +107,21 @@ impl<'e> Forward<'e> {
 
     /// Sets tokens that follow `before` others.
     fn set(&mut self, tokens: &[u32], before: usize) -> Result<()> {
-        let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
-            of.chain(std::iter::repeat(rest)).take(self.rows).collect()
-        };
-        let ids = filled(&mut tokens.iter().copied(), 0);
+        let ids = self.filled(tokens.iter().copied(), 0);
         self.batch.set_data(self.tokens, Data::U32(&ids))?;
         self.set_places(tokens.len(), before)
     }
 
+    /// A number for each row: these, then `rest`.
+    fn filled(&self, of: impl Iterator<Item = u32>, rest: u32) -> Vec<u32> {
+        of.chain(std::iter::repeat(rest)).take(self.rows).collect()
+    }
+
     /// Sets the places of this many tokens that follow `before` others.
     fn set_places(&mut self, count: usize, before: usize) -> Result<()> {
-        let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
-            of.chain(std::iter::repeat(rest)).take(self.rows).collect()
-        };
         let places = before as u32..(before + count) as u32;
-        let positions = filled(&mut places.clone(), places.start);
-        let written = filled(&mut places.clone(), WriteRows::SKIPPED);
+        let positions = self.filled(places.clone(), places.start);
+        let written = self.filled(places.clone(), WriteRows::SKIPPED);
         self.batch.set_data(self.following.positions, Data::U32(&positions))?;
         self.batch.set_data(self.following.written, Data::U32(&written))?;
         self.batch.set_data(self.following.length, Data::U32(&[places.end]))?;

@@ -56,10 +56,7 @@ impl<W: Weights> Part<'_, W> {
         let lines = W::ROUNDING.lines() * size_of::<Line>();
         for j in self.first..self.first + self.count {
             let row = &self.w[j * of_row..(j + 1) * of_row];
-            let mut last = [0; MOST_BYTES];
-            if W::BLOCKS > 1 && rest > 0 {
-                last = run_of::<W>(&row[of_row - rest..]);
-            }
+            let last = (W::BLOCKS > 1 && rest > 0).then(|| run_of::<W>(&row[of_row - rest..]));
             // SAFETY: j < n, i + R <= m: rows of the rounded x and of the output are inside their memory, and pointers
             // advance at most to one past the last run.
             unsafe {
@@ -76,9 +73,7 @@ impl<W: Weights> Part<'_, W> {
                 loop {
                     let (mut this, mut next) = (w, w.wrapping_add(W::BYTES));
                     if w == end {
-                        if W::BLOCKS == 1 || rest == 0 {
-                            break;
-                        }
+                        let Some(last) = &last else { break };
                         (this, next) = (last.as_ptr(), end);
                     }
                     let unpacked = ahead;

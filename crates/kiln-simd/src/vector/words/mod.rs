@@ -16,7 +16,7 @@ pub(crate) const PIECE: usize = 32;
 pub(crate) trait Words: Copy {
     /// Lanes of a register.
     const LANES: usize;
-    /// The largest byte of the weights with which sums stay exact. Bytes of x are at most 127 in magnitude.
+    /// The largest byte of the weights with which sums stay exact. Bytes of x are at most 127 in magnitude, or 128 with two planes.
     const MOST: u8;
     /// Planes of bytes of x with which products are faster than without words.
     const PLANES: usize;
@@ -50,7 +50,7 @@ pub(crate) trait Words: Copy {
     /// `start` plus the products of words `FROM .. FROM + N` of the weights, unsigned bytes, with the words at `x`, signed bytes.
     ///
     /// # Safety
-    /// The instruction set is available; `x` is readable for `FROM + N` words; bytes keep to [`Words::MOST`] and 127.
+    /// The instruction set is available; `x` is readable for `FROM + N` words; bytes keep to [`Words::MOST`].
     unsafe fn dots<const FROM: usize, const N: usize>(
         weights: &[Self::Ints; 8],
         x: *const u8,
