@@ -11,6 +11,7 @@ use kiln_ir::{Buffer, Error, Operand, TensorType};
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
+use kiln_ptx::kernels::rows::RowsPlan;
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Kernel, Launch, Target};
@@ -96,8 +97,18 @@ fn run_softmax(logarithm: bool, input: &Operand<'_>, target: Target) -> Result<B
     let x = input.data().f32();
     let columns = if input.shape().rank() == 0 { 1 } else { input.shape().columns() };
     let rows = x.len().checked_div(columns).unwrap_or(0);
-    let kernel = Softmax::new(columns, logarithm, target);
-    Ok(Buffer::F32(run_one(&kernel, &kernel.launch(rows, columns).unwrap(), &[x], x.len())?))
+    let plan = Softmax::plan(rows, columns, logarithm, target).unwrap();
+    run_rows(&plan, &[x], x.len()).map(Buffer::F32)
+}
+
+fn run_rows<K: Kernel>(plan: &RowsPlan<K>, inputs: &[&[f32]], len: usize) -> Result<Vec<f32>, String> {
+    let mut device = Device::default();
+    let mut buffers: Vec<usize> = inputs.iter().map(|x| device.upload(&words(x))).collect();
+    buffers.extend([4 * len, plan.scratch].map(|bytes| device.allocate(bytes)));
+    for (kernel, launch) in &plan.steps {
+        device.run(kernel, launch, &buffers)?;
+    }
+    Ok(floats(device.download(buffers[inputs.len()])))
 }
 
 #[test]
@@ -112,14 +123,14 @@ fn softmax_keeps_its_contract() {
 fn run_norm(op: &Op, inputs: &[Operand<'_>], target: Target) -> Result<Buffer, String> {
     let x = inputs[0].data().f32();
     let columns = inputs[0].shape().columns();
-    let (kernel, eps) = match op {
-        Op::LayerNorm(norm) => (Norm::layer(columns, target), norm.eps.get()),
-        Op::RmsNorm(norm) => (Norm::rms(columns, target), norm.eps.get()),
+    let rows = x.len().checked_div(columns).unwrap_or(0);
+    let plan = match op {
+        Op::LayerNorm(norm) => Norm::layer(rows, columns, norm.eps.get(), target),
+        Op::RmsNorm(norm) => Norm::rms(rows, columns, norm.eps.get(), target),
         _ => panic!("{op:?}"),
     };
-    let launch = kernel.launch(x.len().checked_div(columns).unwrap_or(0), columns, eps).unwrap();
     let data: Vec<&[f32]> = inputs.iter().map(|input| input.data().f32()).collect();
-    run_one(&kernel, &launch, &data, x.len()).map(Buffer::F32)
+    run_rows(&plan.unwrap(), &data, x.len()).map(Buffer::F32)
 }
 
 #[test]
@@ -178,31 +189,64 @@ fn long_rows_keep_their_contract() {
     }
 }
 
+/// Rows of several parts, some without an element that adds to the sum, and rows that are not numbers.
+#[test]
+fn softmax_of_rows_in_parts_keeps_its_contract() {
+    const COLUMNS: usize = 40_961;
+    let row = |value: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..COLUMNS).map(value).collect() };
+    let wave = |i: usize| (i as f32 * 0.01).sin() * 30.0;
+    let finite_at_the_end = row(&|i| if i < 30_000 { f32::NEG_INFINITY } else { wave(i) });
+    let falling = row(&|i| -(i as f32) * 0.01);
+    for (what, x, defined) in [
+        ("negative infinities first", finite_at_the_end, true),
+        ("a great element in the first part alone", falling, true),
+        ("negative infinities alone", vec![f32::NEG_INFINITY; COLUMNS], false),
+        ("an infinity", row(&|i| if i == 39_000 { f32::INFINITY } else { wave(i) }), false),
+        ("a NaN", row(&|i| if i == 17 { f32::NAN } else { wave(i) }), false),
+    ] {
+        for op in [Op::from(SoftmaxOp), Op::from(LogSoftmax)] {
+            let logarithm = matches!(op, Op::LogSoftmax(_));
+            let x = Input::f32(x.clone(), &[1, COLUMNS]);
+            let result = run_softmax(logarithm, &x.operand().unwrap(), Target::Sm80).unwrap();
+            if defined {
+                let case = Case::new(op, vec![x]);
+                let accuracy = reference::conform(&case, |_, _| Ok(vec![result.clone()]));
+                assert_eq!(accuracy.unwrap_or_else(|why| panic!("{what}: {why}")).compared, COLUMNS, "{what}");
+            } else {
+                let Buffer::F32(result) = result else { panic!("not f32") };
+                assert!(result.iter().all(|y| y.is_nan()), "{what}");
+            }
+        }
+    }
+}
+
 /// Blocks that stay do the work of others: what one cluster gives for all rows, many give for some each.
 #[test]
 fn blocks_that_stay_take_row_after_row() {
     let mut random = Random::new(67);
-    let softmax = |columns| Softmax::new(columns, false, Target::Sm90a);
     // Rows in pairs too; the last pair lacks a row.
     let (rows, columns) = (5, [32_780, 16_388]);
-    let mut compare = |kernel: &dyn Kernel, launch: Launch, columns: usize, vectors: usize| {
+    let mut compare = |(kernel, launch): (&dyn Kernel, &Launch), columns: usize, vectors: usize| {
         let operands = [rows * columns].into_iter().chain(vec![columns; vectors]);
         let operands: Vec<Vec<f32>> = operands.map(|len| random.uniforms(len, -2.0, 3.0)).collect();
         let operands: Vec<&[f32]> = operands.iter().map(Vec::as_slice).collect();
         let written = kernel.build();
         assert!(written.blocks_stay() && launch.grid[0] >= 3 * written.cluster(), "{:?}", launch.grid);
         let [one, two] = [1, 2].map(|n| Launch { grid: [n * written.cluster(), 1, 1], ..launch.clone() });
-        let results = [launch, one, two].map(|launch| run_one(kernel, &launch, &operands, rows * columns).unwrap());
+        let launches = [launch.clone(), one, two];
+        let results = launches.map(|launch| run_one(kernel, &launch, &operands, rows * columns).unwrap());
         assert!(results[0].iter().all(|y| y.is_finite()));
         assert!(results[1] == results[0] && results[2] == results[0], "{}", kernel.name());
     };
-    let kernel = softmax(columns[0]);
-    compare(&kernel, kernel.launch(rows, columns[0]).unwrap(), columns[0], 0);
-    for (kernel, vectors) in [(Norm::layer(columns[1], Target::Sm90a), 2), (Norm::rms(columns[1], Target::Sm90a), 1)] {
-        compare(&kernel, kernel.launch(rows, columns[1], 1e-5).unwrap(), columns[1], vectors);
+    let softmax = Softmax::plan(rows, columns[0], false, Target::Sm90a).unwrap();
+    let (kernel, launch) = &softmax.steps[0];
+    compare((kernel, launch), columns[0], 0);
+    let layer = Norm::layer(rows, columns[1], 1e-5, Target::Sm90a);
+    let rms = Norm::rms(rows, columns[1], 1e-5, Target::Sm90a);
+    for (plan, vectors) in [(layer.unwrap(), 2), (rms.unwrap(), 1)] {
+        let (kernel, launch) = &plan.steps[0];
+        compare((kernel, launch), columns[1], vectors);
     }
-    let refused = softmax(columns[0]).launch(1, columns[0] - 1);
-    assert!(matches!(refused, Err(Error::Parameter { .. })), "{refused:?}");
 }
 
 #[test]
@@ -390,8 +434,9 @@ fn extents_beyond_a_kernel_are_refused() {
     assert!(limit(SplitSum::new(2, most).launch(most)));
     assert!(limit(TiledGemm.launch([1, most, 1])));
     assert!(limit(NaiveGemm.launch([16 * 65_536, 1, 1])));
-    assert!(limit(Softmax::new(4, false, Target::Sm70).launch(1, 129)));
-    assert!(limit(Softmax::new(most, false, Target::Sm70).launch(1, most)));
+    let softmax = |rows, columns| Softmax::plan(rows, columns, false, Target::Sm70);
+    assert!(matches!(softmax(1, most), Err(Error::Limit { .. })));
+    assert!(matches!(softmax(1 << 31, 1 << 17), Err(Error::Limit { .. })));
     assert!(matches!(reduce::plan(Reduction::ArgMax, [1, 0, 1], Target::Sm70), Err(Error::Shape { .. })));
     assert!(matches!(reduce::plan(Reduction::Sum, [most, 2, 2], Target::Sm70), Err(Error::Limit { .. })));
 }

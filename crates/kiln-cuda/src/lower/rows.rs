@@ -2,58 +2,60 @@
 
 use kiln_ir::op::{BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, channels_of};
 use kiln_ir::{Result, Shape, TensorType};
-use kiln_ptx::Target;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::norm::Norm;
+use kiln_ptx::kernels::rows::RowsPlan;
 use kiln_ptx::kernels::{softmax, strided};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
+use crate::plan::Code;
 
-fn softmax(plan: &mut Lowering<'_>, x: &Value, out: &Value, logarithm: bool) -> Result<()> {
-    let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.columns());
-    let kernel = softmax::Softmax::new(columns, logarithm, plan.target.target);
-    let launch = kernel.launch(rows, columns)?;
-    plan.run(kernel, launch, &[x.at, out.at]);
+/// Runs the kernels of rows; their scratch memory follows the operands and the result.
+fn run<K: Into<Code>>(plan: &mut Lowering<'_>, rows: RowsPlan<K>, inputs: &[Value], out: &Value) {
+    let mut buffers: Vec<_> = inputs.iter().chain([out]).map(|value| value.at).collect();
+    if rows.scratch > 0 {
+        buffers.push(plan.scratch_bytes(rows.scratch));
+    }
+    for (kernel, launch) in rows.steps {
+        plan.run(kernel, launch, &buffers);
+    }
+}
+
+fn softmax(plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value], logarithm: bool) -> Result<()> {
+    let x = inputs[0].ty.shape;
+    let rows = softmax::Softmax::plan(x.rows(), x.columns(), logarithm, plan.target.target)?;
+    run(plan, rows, inputs, &outputs[0]);
     Ok(())
 }
 
 impl Lower<CudaDevice> for Softmax {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        softmax(plan, &inputs[0], &outputs[0], false)
+        softmax(plan, inputs, outputs, false)
     }
 }
 
 impl Lower<CudaDevice> for LogSoftmax {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        softmax(plan, &inputs[0], &outputs[0], true)
+        softmax(plan, inputs, outputs, true)
     }
-}
-
-fn norm(
-    plan: &mut Lowering<'_>,
-    of: impl Fn(usize, Target) -> Norm,
-    eps: f32,
-    inputs: &[Value],
-    outputs: &[Value],
-) -> Result<()> {
-    let (rows, columns) = (inputs[0].ty.shape.rows(), inputs[0].ty.shape.columns());
-    let kernel = of(columns, plan.target.target);
-    let launch = kernel.launch(rows, columns, eps)?;
-    let buffers: Vec<_> = inputs.iter().chain(outputs).map(|value| value.at).collect();
-    plan.run(kernel, launch, &buffers);
-    Ok(())
 }
 
 impl Lower<CudaDevice> for LayerNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        norm(plan, Norm::layer, self.eps.get(), inputs, outputs)
+        let x = inputs[0].ty.shape;
+        let rows = Norm::layer(x.rows(), x.columns(), self.eps.get(), plan.target.target)?;
+        run(plan, rows, inputs, &outputs[0]);
+        Ok(())
     }
 }
 
 impl Lower<CudaDevice> for RmsNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        norm(plan, Norm::rms, self.eps.get(), inputs, outputs)
+        let x = inputs[0].ty.shape;
+        let rows = Norm::rms(x.rows(), x.columns(), self.eps.get(), plan.target.target)?;
+        run(plan, rows, inputs, &outputs[0]);
+        Ok(())
     }
 }
 
@@ -70,7 +72,8 @@ impl Lower<CudaDevice> for GroupNorm {
         for (filled, value) in [(scale, 1.0f32), (shift, 0.0)] {
             plan.run(strided::Fill, strided::Fill.launch(value.to_bits(), row)?, &[filled.at]);
         }
-        norm(plan, Norm::layer, self.eps.get(), &[x, scale, shift], &[normal])?;
+        let normed = Norm::layer(rows, row, self.eps.get(), plan.target.target)?;
+        run(plan, normed, &[x, scale, shift], &normal);
         let kernel = Channels::new(false);
         let buffers = [normal.at, inputs[1].at, inputs[2].at, outputs[0].at];
         plan.run(kernel, kernel.launch(extents, 0.0)?, &buffers);

@@ -19,7 +19,7 @@ pub mod quant;
 pub mod reduce;
 pub mod resize;
 pub mod rope;
-mod rows;
+pub mod rows;
 pub mod scatter;
 pub mod softmax;
 pub mod sort;

@@ -2,11 +2,10 @@
 //!
 //! `(xᵢ - μ) / √(σ² + eps) γᵢ + βᵢ`, or `xᵢ / √(Σ xⱼ² / n + eps) γᵢ`. Sums and root are taken in f64: squares of f32 are exact
 //! there and neither overflow nor vanish. The result is computed in f32, with the mean in two parts, unless the scale is so great
-//! or so small that something could leave the range. Rows that fit the registers of a team are read once; longer ones once for
-//! each sum and once for the result.
+//! or so small that something could leave the range. Rows that fit the registers of a team are read once; longer ones twice, in
+//! parts.
 //!
-//! What a team holds it sums once, as differences `d = xᵢ - x₀` and their squares, `n σ² = Σ d² - (Σ d)² / n` (Chan, Golub and
-//! LeVeque 1983). Because x₀ is of the row, `(x₀ - μ)² <= n σ²`: an offset of the row costs nothing, and what cancels is at most n
+//! The sums are those of differences `d = xᵢ - x₀` and of their squares, `n σ² = Σ d² - (Σ d)² / n` (Chan, Golub and LeVeque 1983). Because x₀ is of the row, `(x₀ - μ)² <= n σ²`: an offset of the row costs nothing, and what cancels is at most n
 //! times what is left; the precision of f64 suffices for every n.
 
 use std::ops::Range;
@@ -14,9 +13,9 @@ use std::ops::Range;
 use kiln_ir::Result;
 
 use super::math::F32;
-use super::rows::{self, Absent, Hold, STREAMING, Share, Walk};
+use super::rows::{Absent, Element, Hold, Part, RowsPlan, Share, Walk};
 use super::team::{self, WARP};
-use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Value};
+use crate::{Argument, Builder, Global, Kernel, Pointer, PtxKernel, Target, Value};
 
 /// How threads hold rows on every target, shortest rows first. Measured on an H200: for long rows 32 elements of one
 /// row per thread were the fastest, before fewer elements of two rows and before more threads.
@@ -51,24 +50,33 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Layer norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result.
-    pub fn layer(columns: usize, target: Target) -> Self {
+    /// Layer norm of `rows` rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result, scratch.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 columns, or 2³¹ - 1 blocks: one for each row or part of a row, or
+    /// several where the blocks of a cluster hold a row.
+    pub fn layer(rows: usize, columns: usize, eps: f32, target: Target) -> Result<RowsPlan<Self>> {
         let holds: &[&[Hold]] = match target {
             Target::Sm90a => &[&HOLDS, &BROUGHT, &CENTRED_CLUSTERS],
             _ if target >= Target::Sm90 => &[&HOLDS, &CENTRED_CLUSTERS],
             _ => &[&HOLDS, &LONG],
         };
-        Self { centred: true, walk: Walk::of(columns, holds), target }
+        let of = |walk| Self { centred: true, walk, target };
+        Walk::plan([rows, columns], holds, 2, 4, &[Argument::F32(eps)], of)
     }
 
-    /// RMS norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result.
-    pub fn rms(columns: usize, target: Target) -> Self {
+    /// RMS norm of `rows` rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result, scratch.
+    ///
+    /// # Errors
+    /// Those of [`Norm::layer`].
+    pub fn rms(rows: usize, columns: usize, eps: f32, target: Target) -> Result<RowsPlan<Self>> {
         let holds: &[&[Hold]] = match target {
             Target::Sm90a => &[&HOLDS, &BROUGHT, &LONG, &CLUSTERS],
             _ if target >= Target::Sm90 => &[&HOLDS, &LONG, &CLUSTERS],
             _ => &[&HOLDS, &LONG],
         };
-        Self { centred: false, walk: Walk::of(columns, holds), target }
+        let of = |walk| Self { centred: false, walk, target };
+        Walk::plan([rows, columns], holds, 1, 3, &[Argument::F32(eps)], of)
     }
 
     /// Every kernel for targets without clusters, or those that need them, or those for Hopper alone.
@@ -82,35 +90,31 @@ impl Norm {
             _ if target >= Target::Sm90 => return both(&CLUSTERS, &CENTRED_CLUSTERS),
             _ => {}
         }
-        let walks = || Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::Streamed]);
+        let walks = || Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::States, Walk::Results]);
         walks().map(of(false)).chain(walks().map(of(true))).collect()
     }
 
-    /// The launch for `rows` rows of `columns` elements.
-    ///
-    /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
-    /// where those hold a row, or where `columns` is more than the kernel holds.
-    /// [`Error::Parameter`](kiln_ir::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
-    pub fn launch(&self, rows: usize, columns: usize, eps: f32) -> Result<Launch> {
-        let [blocks, n] = self.walk.extents(rows, columns)?;
-        let buffers = if self.centred { 4 } else { 3 };
-        let scalars = [Argument::U32(rows as u32), Argument::U32(n), Argument::F32(eps)];
-        let arguments = (0..buffers).map(Argument::Buffer).chain(scalars).collect();
-        Ok(Launch { grid: [blocks, 1, 1], arguments })
-    }
-
     fn write(&self, k: &Builder) {
-        let (x, gamma) = (k.buffer::<f32>("x"), k.buffer::<f32>("gamma"));
+        let x = k.buffer::<f32>("x");
+        if self.walk == Walk::States {
+            let states = k.buffer::<f64>("states");
+            let part = Part::of_block(k, k.parameter::<u32>("n"));
+            k.parameter::<f32>("eps");
+            return self.states(k, x, &part, states);
+        }
+        let gamma = k.buffer::<f32>("gamma");
         let beta = self.centred.then(|| k.buffer::<f32>("beta"));
         let out = k.buffer::<f32>("out");
-        let (rows, n, eps) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"), k.parameter::<f32>("eps"));
-        let row = Row { k, n, eps };
         let buffers = Buffers { x, gamma, beta, out };
-        match self.walk {
-            Walk::Held(hold) => self.held(&row, buffers, hold.share(k, self.target, rows, n)),
-            Walk::Streamed => self.streamed(&row, buffers, n),
+        if let Walk::Held(hold) = self.walk {
+            let (rows, n, eps) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"), k.parameter::<f32>("eps"));
+            return self.held(&Row { k, n, eps }, buffers, hold.share(k, self.target, rows, n));
         }
+        let states = k.buffer::<f64>("states");
+        let n = k.parameter::<u32>("n");
+        let part = Part::of_block(k, n);
+        let eps = k.parameter::<f32>("eps");
+        self.results(&Row { k, n, eps }, buffers, &part, states);
     }
 
     fn held<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, share: Share<'k>) {
@@ -151,7 +155,6 @@ impl Norm {
                 None => row.scaled(part, None, sums[at]),
             };
             let scaled: Vec<_> = (0..rows).map(scaled).collect();
-            type Formula<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
             let write = |result: Formula<'k>| {
                 let of_group = |kept: &Option<Vec<F32<'k>>>, vector, group: Range<usize>| match kept {
                     Some(kept) => kept[group].to_vec(),
@@ -173,37 +176,82 @@ impl Norm {
         });
     }
 
-    fn streamed<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, n: Value<'k, u32>) {
-        let k = row.k;
-        let [at, thread] = team::place(k, STREAMING, STREAMING);
-        let first = k.mul_wide(at, n);
-        let [x, out] = [buffers.x, buffers.out].map(|at| at.index_wide(first));
-        let sum = |term: &dyn Fn(Value<'k, f64>) -> Value<'k, f64>| {
-            let sum = k.variable(0.0f64);
-            rows::stream(k, x, thread, n, 0.0, |elements| {
-                let term = |element: &rows::Element<'k>| k.selp(term(k.cvt_f64(element.x)), 0.0, element.there);
-                let terms = team::tree(elements.iter().map(term).collect(), |a, b| a + b);
-                terms.into_iter().for_each(|terms| sum.set(k.add(sum, terms)));
-            });
-            team::combine(k, STREAMING, thread, sum.get(), |a, b| a + b)
-        };
-        let part = row.part();
-        let mean = self.centred.then(|| sum(&|x| x) * part);
-        let square = sum(&|x| {
-            let apart = mean.map_or(x, |mean| x - mean);
-            apart * apart
-        });
-        let scaled = row.scaled(part, mean, square);
-        rows::stream(k, x, thread, n, 0.0, |elements| {
-            for element in elements {
-                let of_column =
-                    |vector: Pointer<'k, Global, f32>| k.ld_if(element.there, vector.index(element.column), 0.0);
-                let y = scaled.exact(element.x, of_column(buffers.gamma), buffers.beta.map(of_column));
-                k.st_if(element.there, out.index(element.column), y);
+    /// What the sums of the differences are relative to: the first element of the row.
+    fn origin<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, part: &Part<'k>) -> Option<Value<'k, f64>> {
+        self.centred.then(|| k.cvt_f64(k.ld(part.of_row(x))))
+    }
+
+    /// Writes the sum of squares of a part, and before it the sum if the mean is wanted.
+    fn states<'k>(
+        &self,
+        k: &'k Builder,
+        x: Pointer<'k, Global, f32>,
+        part: &Part<'k>,
+        states: Pointer<'k, Global, f64>,
+    ) {
+        let origin = self.origin(k, x, part);
+        let (sum, squares) = (k.variable(0.0f64), k.variable(0.0f64));
+        part.stream(part.of_matrix(x), |elements| {
+            let apart = |element: &Element<'k>| {
+                let x = k.cvt_f64(element.x);
+                k.selp(origin.map_or(x, |origin| x - origin), 0.0, element.there)
+            };
+            let apart: Vec<_> = elements.iter().map(apart).collect();
+            if origin.is_some() {
+                team::tree(apart.clone(), |a, b| a + b).into_iter().for_each(|of_all| sum.set(k.add(sum, of_all)));
             }
+            let of_all = team::tree(apart.into_iter().map(|x| x * x).collect(), |a, b| a + b);
+            of_all.into_iter().for_each(|of_all| squares.set(k.add(squares, of_all)));
         });
+        let squares = part.combine(squares.get(), |a, b| a + b);
+        let mut state = vec![squares];
+        if origin.is_some() {
+            state.push(part.combine(sum.get(), |a, b| a + b));
+        }
+        part.write(states, &state);
+    }
+
+    /// Combines the states of the row and writes the results of a part.
+    fn results<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, part: &Part<'k>, states: Pointer<'k, Global, f64>) {
+        let k = row.k;
+        let origin = self.origin(k, buffers.x, part);
+        let (sum, squares) = (k.variable(0.0f64), k.variable(0.0f64));
+        match origin {
+            None => part.states(states, |[of_part]| squares.set(k.add(squares, of_part))),
+            Some(_) => part.states(states, |[squares_of_part, sum_of_part]| {
+                squares.set(k.add(squares, squares_of_part));
+                sum.set(k.add(sum, sum_of_part));
+            }),
+        }
+        let squares = part.combine(squares.get(), |a, b| a + b);
+        let one = row.part();
+        let scaled = match origin {
+            None => row.scaled(one, None, squares),
+            Some(origin) => {
+                let sum = part.combine(sum.get(), |a, b| a + b);
+                let mean = sum * one;
+                row.scaled(one, Some(origin + mean), squares - sum * mean)
+            }
+        };
+        let [x, out] = [buffers.x, buffers.out].map(|matrix| part.of_matrix(matrix));
+        let [gamma, beta] = [Some(buffers.gamma), buffers.beta].map(|vector| vector.map(|at| part.of_vector(at)));
+        let write = |result: Formula<'k>| {
+            part.stream(x, |elements| {
+                for element in elements {
+                    let of_column =
+                        |at: Pointer<'k, Global, f32>| k.ld_if(element.there, at.index(element.column), 0.0);
+                    let factor = gamma.map_or(k.constant(1.0), of_column);
+                    let y = result(&scaled, element.x, factor, beta.map(of_column));
+                    k.st_if(element.there, out.index(element.column), y);
+                }
+            });
+        };
+        k.if_else(scaled.ordinary, || write(Scaled::quick), || write(Scaled::exact));
     }
 }
+
+/// The result for an element, from its gamma and beta.
+type Formula<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
 
 struct Buffers<'k> {
     x: Pointer<'k, Global, f32>,

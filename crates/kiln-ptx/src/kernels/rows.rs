@@ -7,24 +7,33 @@
 //! On Hopper bulk copies bring long rows to shared memory, to each warp its part. A cluster has so much of a multiprocessor
 //! that the memory would idle while a row is worked on: its blocks stay, and as soon as a warp has taken its part of a row, a copy
 //! brings its part of the next one. What is read once for all rows, blocks that stay keep in registers.
+//!
+//! Longer rows are cut into parts, each of a block, and read twice: a first launch writes the state of every part, such as its sum,
+//! and a second one combines the states of the row and computes the results of the part. The parts depend on the length
+//! of the row alone, so the results do, too.
 
 mod share;
 
-use kiln_ir::{Error, Result};
+use kiln_ir::Result;
 pub(super) use share::{Absent, Share};
 
 use super::math::F32;
+use super::team::{self, Exchange};
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Builder, Global, Pointer, Value};
+use crate::{Argument, Builder, Global, Launch, Pointer, Value};
 
 /// Minimum threads of a block.
 const BLOCK: u32 = 256;
 /// Threads of a block if two blocks must fit a multiprocessor.
 const LARGE: u32 = 512;
-/// Threads of a block that streams a row several times.
-pub(super) const STREAMING: u32 = 256;
+/// Threads of a block that processes a part of a row.
+const STREAMING: u32 = 256;
 /// Elements that each of them loads at once.
 const AT_ONCE: u32 = 8;
+/// Elements of the shortest parts: four loads by each thread.
+const PART: usize = (4 * STREAMING * AT_ONCE) as usize;
+/// Maximum parts of a row: each block of the second launch reads all states of its row.
+const MOST_PARTS: usize = 1024;
 /// Maximum elements of such a row, so that the end of the last thread's share fits 32 bits.
 const MOST_STREAMED: u64 = (u32::MAX - STREAMING * AT_ONCE) as u64;
 
@@ -129,15 +138,55 @@ impl Hold {
 pub(super) enum Walk {
     /// They hold them in registers.
     Held(Hold),
-    /// A block streams a row several times.
-    Streamed,
+    /// A block reads a part of a row and writes its state.
+    States,
+    /// A block combines the states of a row and writes the results of a part of it.
+    Results,
+}
+
+/// What computes rows, one kernel after the other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowsPlan<K> {
+    /// Kernels and their launches.
+    pub steps: Vec<(K, Launch)>,
+    /// Bytes of scratch memory, the buffer after the result.
+    pub scratch: usize,
 }
 
 impl Walk {
-    /// For rows of this many columns: the first of these that can hold one.
-    pub(super) fn of(columns: usize, holds: &[&[Hold]]) -> Self {
-        let hold = holds.iter().copied().flatten().find(|hold| hold.takes(columns));
-        hold.map_or(Self::Streamed, |&hold| Self::Held(hold))
+    /// The launches for `rows` rows of `columns` elements, held by the first of `holds` that can hold one, or else in parts with
+    /// `states` numbers of f64 as their state. `operands` buffers, the input first and the result last, precede the scratch
+    /// memory; `more` arguments follow the extents.
+    pub(super) fn plan<K>(
+        [rows, columns]: [usize; 2],
+        holds: &[&[Hold]],
+        states: usize,
+        operands: usize,
+        more: &[Argument],
+        kernel: impl Fn(Self) -> K,
+    ) -> Result<RowsPlan<K>> {
+        let step = |walk: Self, blocks: u32, buffers: Vec<usize>, extents: Vec<u32>| {
+            let buffers = buffers.into_iter().map(Argument::Buffer);
+            let extents = extents.into_iter().map(Argument::U32);
+            let arguments = buffers.chain(extents).chain(more.iter().copied()).collect();
+            (kernel(walk), Launch { grid: [blocks, 1, 1], arguments })
+        };
+        if let Some(&hold) = holds.iter().copied().flatten().find(|hold| hold.takes(columns)) {
+            let blocks = if columns == 0 { 0 } else { hold.blocks(rows)? };
+            let steps =
+                vec![step(Self::Held(hold), blocks, (0..operands).collect(), vec![rows as u32, columns as u32])];
+            return Ok(RowsPlan { steps, scratch: 0 });
+        }
+        let n = extent("columns", columns, MOST_STREAMED)?;
+        let length = columns.div_ceil(MOST_PARTS).next_multiple_of((STREAMING * AT_ONCE) as usize).max(PART);
+        let parts = columns.div_ceil(length);
+        let blocks = extent("parts of rows", rows.saturating_mul(parts), MAX_GRID_X)?;
+        let extents = vec![n, length as u32, parts as u32];
+        let steps = vec![
+            step(Self::States, blocks, vec![0, operands], extents.clone()),
+            step(Self::Results, blocks, (0..=operands).collect(), extents),
+        ];
+        Ok(RowsPlan { steps, scratch: blocks as usize * states * size_of::<f64>() })
     }
 
     /// Each of these.
@@ -145,28 +194,11 @@ impl Walk {
         holds.iter().copied().map(Self::Held)
     }
 
-    /// Blocks and columns for this many rows of this many columns.
-    pub(super) fn extents(self, rows: usize, columns: usize) -> Result<[u32; 2]> {
-        let (most, blocks) = match self {
-            Self::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
-            Self::Streamed => (MOST_STREAMED, extent("rows", rows, MAX_GRID_X)?),
-        };
-        if let Self::Held(hold) = self
-            && hold.is_brought()
-            && !columns.is_multiple_of(VECTOR as usize)
-        {
-            let reason = format!("{columns} columns are no whole vectors of {VECTOR}");
-            return Err(Error::Parameter { op: "rows", reason });
-        }
-        let columns = extent("columns", columns, most)?;
-        Ok([if columns == 0 { 0 } else { blocks }, columns])
-    }
-
     /// Threads of a block.
     pub(super) fn block(self) -> u32 {
         match self {
             Self::Held(hold) => hold.block(),
-            Self::Streamed => STREAMING,
+            Self::States | Self::Results => STREAMING,
         }
     }
 
@@ -174,34 +206,104 @@ impl Walk {
     pub(super) fn suffix(self) -> String {
         match self {
             Self::Held(hold) => hold.suffix(),
-            Self::Streamed => "streamed".to_owned(),
+            Self::States => "into_states".to_owned(),
+            Self::Results => "from_states".to_owned(),
         }
     }
 }
 
-/// An element of a streamed row.
+/// A part of a row, that a block processes.
+pub(super) struct Part<'k> {
+    k: &'k Builder,
+    /// Its row.
+    row: Value<'k, u32>,
+    /// The column of its first element.
+    first: Value<'k, u32>,
+    /// Elements before its first one, those of other rows included.
+    before: Value<'k, u64>,
+    /// Its elements.
+    n: Value<'k, u32>,
+    /// Parts of a row.
+    parts: Value<'k, u32>,
+    thread: Value<'k, u32>,
+}
+
+impl<'k> Part<'k> {
+    /// The part of this block, of rows of `n` elements. Reads the parameters that follow those: `length` and `parts`.
+    pub(super) fn of_block(k: &'k Builder, n: Value<'k, u32>) -> Self {
+        let (length, parts) = (k.parameter::<u32>("length"), k.parameter::<u32>("parts"));
+        let (block, thread) = (k.ctaid_x(), k.tid_x());
+        let row = block / parts;
+        let first = (block % parts) * length;
+        let before = k.mul_wide(row, n) + k.cvt_u64(first);
+        Self { k, row, first, before, n: k.min(n - first, length), parts, thread }
+    }
+
+    /// Where the part begins in a matrix.
+    pub(super) fn of_matrix(&self, matrix: Pointer<'k, Global, f32>) -> Pointer<'k, Global, f32> {
+        matrix.index_wide(self.before)
+    }
+
+    /// Where its row begins.
+    pub(super) fn of_row(&self, matrix: Pointer<'k, Global, f32>) -> Pointer<'k, Global, f32> {
+        matrix.index_wide(self.before - self.k.cvt_u64(self.first))
+    }
+
+    /// Where it begins in a vector that all rows share.
+    pub(super) fn of_vector(&self, vector: Pointer<'k, Global, f32>) -> Pointer<'k, Global, f32> {
+        vector.index(self.first)
+    }
+
+    /// Streams it from where it begins; columns count from there. A thread loads some elements at once, zeros beyond the end.
+    pub(super) fn stream(&self, from: Pointer<'k, Global, f32>, take: impl FnOnce(&[Element<'k>])) {
+        let k = self.k;
+        k.for_(self.thread, self.n, STREAMING * AT_ONCE, |first| {
+            let at = from.index(first);
+            let element = |e: u32| {
+                let column = first + e * STREAMING;
+                let there = k.lt(column, self.n);
+                Element { column, there, x: k.ld_if(there, at.offset((e * STREAMING) as i32), 0.0) }
+            };
+            take(&(0..AT_ONCE).map(element).collect::<Vec<_>>());
+        });
+    }
+
+    /// Combines one value of each thread of the block; every thread gets the result.
+    pub(super) fn combine<T: Exchange>(
+        &self,
+        value: Value<'k, T>,
+        combine: impl Fn(Value<'k, T>, Value<'k, T>) -> Value<'k, T>,
+    ) -> Value<'k, T> {
+        team::combine(self.k, STREAMING, self.thread, value, combine)
+    }
+
+    /// Writes the state of the part.
+    pub(super) fn write(&self, states: Pointer<'k, Global, f64>, state: &[Value<'k, f64>]) {
+        let k = self.k;
+        let at = states.index(k.ctaid_x() * state.len() as u32);
+        for (i, &value) in state.iter().enumerate() {
+            k.st_if(k.eq(self.thread, 0), at.offset(i as i32), value);
+        }
+    }
+
+    /// Passes the states of the row to `take`, by `N` numbers; each thread gets some of them.
+    pub(super) fn states<const N: usize>(
+        &self,
+        states: Pointer<'k, Global, f64>,
+        take: impl FnOnce([Value<'k, f64>; N]),
+    ) {
+        let k = self.k;
+        let of_row = self.row * self.parts;
+        k.for_(self.thread, self.parts, STREAMING, |part| {
+            let at = states.index((of_row + part) * N as u32);
+            take(std::array::from_fn(|i| k.ld(at.offset(i as i32))));
+        });
+    }
+}
+
+/// An element of a part that is streamed.
 pub(super) struct Element<'k> {
     pub(super) column: Value<'k, u32>,
     pub(super) there: Value<'k, bool>,
     pub(super) x: F32<'k>,
-}
-
-/// Streams a row of `n` elements. A thread loads some at once, and `absent` beyond the end.
-pub(super) fn stream<'k>(
-    k: &'k Builder,
-    x: Pointer<'k, Global, f32>,
-    thread: Value<'k, u32>,
-    n: Value<'k, u32>,
-    absent: f32,
-    take: impl FnOnce(&[Element<'k>]),
-) {
-    k.for_(thread, n, STREAMING * AT_ONCE, |first| {
-        let at = x.index(first);
-        let element = |e: u32| {
-            let column = first + e * STREAMING;
-            let there = k.lt(column, n);
-            Element { column, there, x: k.ld_if(there, at.offset((e * STREAMING) as i32), absent) }
-        };
-        take(&(0..AT_ONCE).map(element).collect::<Vec<_>>());
-    });
 }

@@ -1,15 +1,16 @@
 //! Softmax and its logarithm, of rows of any length.
 //!
 //! `m = max x` of the row, then `exp(xᵢ - m) / Σ exp(xⱼ - m)` or `xᵢ - m - ln Σ exp(xⱼ - m)`. The exponential is that of the
-//! element-wise functions. Rows that fit the registers of a team are read once; longer ones three times, for which the sum
-//! runs in f64: a thread adds thousands of exponentials one after the other there.
+//! element-wise functions. Rows that fit the registers of a team are read once. Longer ones are cut into parts, and each part has its
+//! own m and sum: `Σ exp(xⱼ - m) = Σ exp(m of a part - m) (sum of the part)` (Milakov and Gimelshein 2018). These sums are in f64,
+//! because a thread adds many exponentials one after the other.
 
 use kiln_ir::Result;
 
 use super::math::{self, F32, maximum};
-use super::rows::{self, Absent, Hold, STREAMING, Walk};
+use super::rows::{Absent, Element, Hold, Part, RowsPlan, Walk};
 use super::team::{self, WARP};
-use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target};
+use crate::{Builder, Global, Kernel, Pointer, PtxKernel, Target};
 
 /// How threads hold rows on every target, shortest rows first.
 const HOLDS: [Hold; 7] = [
@@ -45,14 +46,19 @@ pub struct Softmax {
 }
 
 impl Softmax {
-    /// Of rows of `columns` elements, for devices from `target` on; of the logarithm where `logarithm`.
-    pub fn new(columns: usize, logarithm: bool, target: Target) -> Self {
-        let long: &[&[Hold]] = match target {
+    /// Softmax of `rows` rows of `columns` elements, for devices from `target` on; its logarithm where `logarithm`. Buffer 0 is
+    /// read, 1 is written, 2 is scratch; 0 and 1 may be the same.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 columns, or 2³¹ - 1 blocks: one for each row or part of a row, or
+    /// several where the blocks of a cluster hold a row.
+    pub fn plan(rows: usize, columns: usize, logarithm: bool, target: Target) -> Result<RowsPlan<Self>> {
+        let holds: &[&[Hold]] = match target {
             Target::Sm90a => &[&HOLDS, &BROUGHT, &CLUSTERS],
             _ if target >= Target::Sm90 => &[&HOLDS, &CLUSTERS],
             _ => &[&HOLDS, &LONG],
         };
-        Self { logarithm, walk: Walk::of(columns, long), target }
+        Walk::plan([rows, columns], holds, 2, 2, &[], |walk| Self { logarithm, walk, target })
     }
 
     /// Every kernel for targets without clusters, or those that need them, or those for Hopper alone.
@@ -63,19 +69,7 @@ impl Softmax {
             _ if target >= Target::Sm90 => return Walk::held(&CLUSTERS).flat_map(both).collect(),
             _ => {}
         }
-        Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::Streamed]).flat_map(both).collect()
-    }
-
-    /// The launch for `rows` rows of `columns` elements. Buffer 0 is read, 1 is written; they may be the same.
-    ///
-    /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
-    /// where those hold a row, or where `columns` is more than the kernel holds.
-    /// [`Error::Parameter`](kiln_ir::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
-    pub fn launch(&self, rows: usize, columns: usize) -> Result<Launch> {
-        let [blocks, n] = self.walk.extents(rows, columns)?;
-        let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows as u32), Argument::U32(n)];
-        Ok(Launch { grid: [blocks, 1, 1], arguments })
+        Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::States, Walk::Results]).flat_map(both).collect()
     }
 
     /// The factor of every element of the row, or the number that is subtracted from it.
@@ -110,27 +104,49 @@ impl Softmax {
         });
     }
 
-    fn streamed<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2]) {
-        let (_, n) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"));
-        let [row, thread] = team::place(k, STREAMING, STREAMING);
-        let first = k.mul_wide(row, n);
-        let [x, out] = [x, out].map(|at| at.index_wide(first));
+    /// Writes the greatest element of a part and the sum of the exponentials.
+    fn states<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, states: Pointer<'k, Global, f64>) {
+        let part = Part::of_block(k, k.parameter::<u32>("n"));
+        let x = part.of_matrix(x);
         let greatest = k.variable(f32::NEG_INFINITY);
-        rows::stream(k, x, thread, n, f32::NEG_INFINITY, |elements| {
-            let all = elements.iter().map(|element| element.x).chain([greatest.get()]).collect();
+        part.stream(x, |elements| {
+            let there = |element: &Element<'k>| k.selp(element.x, f32::NEG_INFINITY, element.there);
+            let all = elements.iter().map(there).chain([greatest.get()]).collect();
             if let Some(m) = team::tree(all, |a, b| maximum(self.target, a, b)) {
                 greatest.set(m);
             }
         });
-        let m = team::combine(k, STREAMING, thread, greatest.get(), |a, b| maximum(self.target, a, b));
+        let m = part.combine(greatest.get(), |a, b| maximum(self.target, a, b));
+        // Of a part without a greater element the sum is 0, which only the elements of other parts may change.
+        let least = k.eq(m, f32::NEG_INFINITY);
+        let origin = k.selp(0.0, m, least);
         let sum = k.variable(0.0f64);
-        // Missing elements are -∞, whose exponential adds nothing.
-        rows::stream(k, x, thread, n, f32::NEG_INFINITY, |elements| {
-            elements.iter().for_each(|element| sum.set(k.add(sum, k.cvt_f64(math::exp(element.x - m)))));
+        part.stream(x, |elements| {
+            for element in elements {
+                let exponential = k.selp(math::exp(element.x - origin), 0.0, element.there);
+                sum.set(k.add(sum, k.cvt_f64(exponential)));
+            }
         });
-        let sum = team::combine(k, STREAMING, thread, sum.get(), |a, b| a + b);
-        let last = self.last(k.cvt_rn_f32(sum));
-        rows::stream(k, x, thread, n, 0.0, |elements| {
+        let sum = part.combine(sum.get(), |a, b| a + b);
+        part.write(states, &[k.cvt_f64(m), sum]);
+    }
+
+    /// Combines the states of the row and writes the results of a part.
+    fn results<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2], states: Pointer<'k, Global, f64>) {
+        let part = Part::of_block(k, k.parameter::<u32>("n"));
+        let greater = |a, b| maximum(self.target, a, b);
+        let greatest = k.variable(f32::NEG_INFINITY);
+        part.states(states, |[m, _]| greatest.set(greater(greatest.get(), k.cvt_rn_f32(m))));
+        let m = part.combine(greatest.get(), greater);
+        let sum = k.variable(0.0f64);
+        part.states(states, |[of_part, sum_of_part]| {
+            // NaN where both are infinite: then every result is NaN.
+            let factor = k.cvt_f64(math::exp(k.cvt_rn_f32(of_part) - m));
+            sum.set(k.add(sum, sum_of_part * factor));
+        });
+        let last = self.last(k.cvt_rn_f32(part.combine(sum.get(), |a, b| a + b)));
+        let [x, out] = [x, out].map(|matrix| part.of_matrix(matrix));
+        part.stream(x, |elements| {
             for element in elements {
                 let difference = element.x - m;
                 let y = if self.logarithm { difference - last } else { math::exp(difference) * last };
@@ -148,10 +164,11 @@ impl Kernel for Softmax {
 
     fn build(&self) -> PtxKernel {
         PtxKernel::new(self.name(), [self.walk.block(), 1, 1], |k| {
-            let buffers = [k.buffer::<f32>("x"), k.buffer::<f32>("out")];
+            let x = k.buffer::<f32>("x");
             match self.walk {
-                Walk::Held(hold) => self.held(k, buffers, hold),
-                Walk::Streamed => self.streamed(k, buffers),
+                Walk::Held(hold) => self.held(k, [x, k.buffer::<f32>("out")], hold),
+                Walk::States => self.states(k, x, k.buffer::<f64>("states")),
+                Walk::Results => self.results(k, [x, k.buffer::<f32>("out")], k.buffer::<f64>("states")),
             }
         })
     }
