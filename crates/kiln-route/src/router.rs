@@ -257,12 +257,20 @@ impl ClassTable {
         table
     }
 
-    /// FNV-1a.
+    /// Of the first eight bytes, the last eight and the length of both names. Classes that share them have neighbouring slots.
     fn hash(op: &str, shape: &str) -> usize {
-        let bytes = op.bytes().chain([0]).chain(shape.bytes());
-        let hash =
-            bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-        (hash ^ hash >> 32) as usize
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let ends = |name: &str| {
+            let name = name.as_bytes();
+            let word = |bytes: &[u8]| bytes.iter().fold(0, |word: u64, &byte| word << 8 | u64::from(byte));
+            let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+                (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+                _ => (word(name), 0),
+            };
+            (first ^ last.rotate_left(32) ^ name.len() as u64).wrapping_mul(FACTOR)
+        };
+        let hash = (ends(op).rotate_left(32) ^ ends(shape)).wrapping_mul(FACTOR);
+        (hash >> 32) as usize
     }
 
     fn find<'a>(&self, classes: &'a [Calibrated], class: &Class) -> Option<&'a Calibrated> {

@@ -1,10 +1,11 @@
 //! Calibrates this machine in memory and prints what the decisions cost against the best place, measured:
 //! `cargo run --release --example regret`. `-- --worst 20` also prints the problems that cost most, `--every 10` judges every tenth
-//! problem alone, and `--record FILE` keeps profile and times, to replay the decisions on another machine.
+//! problem alone, `--record FILE` keeps profile and times, to replay the decisions on another machine, and `--shared` also measures
+//! large operations that the CPU and a GPU may compute together.
 
 use std::process::ExitCode;
 
-use kiln::regret::{GraphRow, Policy, evaluate};
+use kiln::regret::{GraphRow, Policy, evaluate, shared};
 use kiln::{Effort, Engine, Error, Result, grid};
 
 fn main() -> ExitCode {
@@ -29,6 +30,18 @@ fn run() -> Result<()> {
     if let Some(file) = value("--record") {
         let written = std::fs::write(&file, report.recording(&engine).to_json());
         written.map_err(|e| Error::Unavailable { what: file.display().to_string(), reason: e.to_string() })?;
+    }
+    if std::env::args_os().any(|argument| argument == "--shared") {
+        for row in shared(&engine)? {
+            let (alone, seconds) = (row.alone * 1e3, row.seconds * 1e3);
+            let how = if row.is_shared { "shared" } else { "not shared" };
+            println!(
+                "{}: {} {alone:.1} ms, engine {seconds:.1} ms ({how}), {:.2} x",
+                row.problem,
+                row.alone_on,
+                alone / seconds
+            );
+        }
     }
     for row in report.worst(Policy::Router, worst) {
         let chosen = row.chosen[Policy::Router as usize];

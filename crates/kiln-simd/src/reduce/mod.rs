@@ -18,7 +18,7 @@ use columns::Columns;
 use extreme::{Extreme, Greatest, GreatestMagnitude, Least};
 use tree::{Elements, Factors, Magnitudes, Products, ScaledSquares, Squares, Term};
 
-/// Elements below which one thread is faster.
+/// Elements of all operands below which one thread is faster.
 const PARALLEL: usize = 300_000;
 /// Elements of many short reductions that a thread takes at once.
 const SHARE: usize = 65_536;

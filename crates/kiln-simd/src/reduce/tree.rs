@@ -461,7 +461,8 @@ pub(super) fn total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
 
 #[inline(never)]
 fn long_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
-    if simd.threads() > 1 && x.len() >= super::PARALLEL {
+    let operands = 1 + usize::from(T::BINARY);
+    if simd.threads() > 1 && x.len() >= super::PARALLEL / operands {
         return shared_total(simd, t, x, y);
     }
     // SAFETY: as above.

@@ -205,23 +205,28 @@ fn branches(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     Ok(Recorded { name: format!("branches {n}"), resident: false, input: Some((id, data)), wanted })
 }
 
-/// Products of squares, and norms of one long row: a CPU computes the norms as fast as a GPU.
-fn products_and_norms(batch: &mut Batch<'_>) -> Result<Recorded> {
-    const N: usize = 768;
-    const LONG: usize = 1 << 20;
+/// Products of squares beside a recurrence of many short steps: a GPU is fast at the one and the CPU at the other.
+fn products_and_recurrence(batch: &mut Batch<'_>) -> Result<Recorded> {
+    const N: usize = 1024;
+    const WIDTH: usize = 64;
     let (id, data) = input(batch, &[N, N])?;
-    let w = weights(batch, &[N, N])?;
-    let (mut row, gamma) = (weights(batch, &[1, LONG])?, weights(batch, &[LONG])?);
-    let mut x = id;
-    for _ in 0..12 {
+    let (w, recurrent) = (weights(batch, &[N, N])?, weights(batch, &[WIDTH, WIDTH])?);
+    let (mut x, mut state) = (id, weights(batch, &[1, WIDTH])?);
+    for _ in 0..8 {
         x = batch.matmul(x, w)?;
     }
-    for _ in 0..8 {
-        row = batch.rms_norm(row, gamma, 1e-5)?;
+    for _ in 0..250 {
+        state = batch.matmul(state, recurrent)?;
+        state = batch.tanh(state)?;
     }
-    let sum = batch.record(Reduce::all(Reduction::Sum), &[row])?;
-    let wanted = batch.add(x, sum)?;
-    Ok(Recorded { name: format!("products of {N} beside norms"), resident: false, input: Some((id, data)), wanted })
+    let [x, state] = [x, state].map(|x| batch.record(Reduce::all(Reduction::Sum), &[x]));
+    let wanted = batch.add(x?, state?)?;
+    Ok(Recorded {
+        name: format!("products of {N} beside a recurrence"),
+        resident: false,
+        input: Some((id, data)),
+        wanted,
+    })
 }
 
 /// The sum of a function of a resident vector.
@@ -271,7 +276,7 @@ const GRAPHS: &[Record1] = &[
     |b| convolutions(b, 64, 56),
     |b| branches(b, 256),
     |b| branches(b, 768),
-    products_and_norms,
+    products_and_recurrence,
     |b| function_of(b, 1000),
     |b| function_of(b, 100_000),
     |b| function_of(b, 5_000_000),

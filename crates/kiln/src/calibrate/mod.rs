@@ -16,6 +16,8 @@ pub mod grid;
 mod measure;
 #[cfg(not(browser_gpu))]
 pub mod regret;
+#[cfg(not(target_arch = "wasm32"))]
+mod shared;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -12,6 +12,8 @@ use super::graphs;
 pub use super::graphs::GraphRow;
 use super::grid::Probe;
 use super::measure::{Budget, Plan, Progress, survey};
+#[cfg(not(target_arch = "wasm32"))]
+pub use super::shared::{SharedRow, shared};
 use crate::Engine;
 
 /// A way to choose a place.

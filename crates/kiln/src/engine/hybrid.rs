@@ -21,7 +21,7 @@ const WORTH: f64 = 0.9;
 
 /// How an operation is shared.
 #[derive(Debug)]
-pub(super) struct Hybrid {
+pub(crate) struct Hybrid {
     cut: Cut,
     /// The GPU computes this many first rows.
     rows: usize,
@@ -36,7 +36,7 @@ pub(super) struct Hybrid {
 impl Engine {
     /// How the CPU and a GPU share an operation, or `None` if sharing is not faster. Depends only on the shape and the
     /// profile, so that results are reproducible.
-    pub(super) fn hybrid(&self, op: &Op, types: &[TensorType], decision: &Decision<'_>) -> Option<Hybrid> {
+    pub(crate) fn hybrid(&self, op: &Op, types: &[TensorType], decision: &Decision<'_>) -> Option<Hybrid> {
         if self.gpus.is_empty() || decision.seconds() < FROM || self.router.forced().is_some() {
             return None;
         }

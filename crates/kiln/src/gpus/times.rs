@@ -13,7 +13,10 @@ use crate::runs::Runs;
 const SMALL: usize = 64;
 
 /// Elements of the transfers that are measured: 4 KiB to 64 MiB.
-const SIZES: [usize; 5] = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24];
+const SIZES: [usize; 7] = [1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24];
+
+/// Elements of the copy on the host that bounds the bandwidth of a link.
+const COPIED: usize = 1 << 22;
 
 /// Minimum time of a kernel: a smaller measurement is noise.
 const LEAST: f64 = 1e-6;
@@ -99,7 +102,7 @@ fn later(transfer: &Transfer, seconds: f64) -> Transfer {
 
 /// Bytes per second of a copy on the host.
 fn copied_on_host() -> Result<f64> {
-    let from = vec![1_u8; 4 * SIZES[3]];
+    let from = vec![1_u8; 4 * COPIED];
     let mut to = vec![0_u8; from.len()];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let seconds = least(|| {
