@@ -4,7 +4,7 @@ use kiln_device::cut::{Cut, Join, cut, split};
 use kiln_device::waiting::no_thread;
 use kiln_ir::op::{Call, Op};
 use kiln_ir::{DataMut, Operations, Result, TensorType};
-use kiln_route::{Decision, ExplainedSegment, Problem};
+use kiln_route::{Decision, ExplainedSegment, Problem, Residency};
 
 use super::Engine;
 use crate::gpus::{WAITING, wait};
@@ -18,6 +18,9 @@ const SHARES: std::ops::Range<usize> = 1..8;
 /// The CPU and a GPU share an operation if both together are predicted to take less than this share of the time of the
 /// best placement.
 const WORTH: f64 = 0.9;
+
+/// Threads of the host that copy to and from a GPU: the CPU computes with the others meanwhile.
+const COPYING: f64 = 4.0;
 
 /// How an operation is shared.
 #[derive(Debug)]
@@ -43,11 +46,12 @@ impl Engine {
         let cut = cut(op, types).filter(|cut| cut.join == Join::Rows)?;
         let residency = self.able(self.on_host(), op);
         // The predicted seconds of each part on every placement.
-        let predicted = |rows: usize| {
+        let predicted = |rows: usize, residency: &Residency| {
             let problem = Problem::new(op, &cut.part_types(types, rows).ok()?).ok()?;
-            let decision = self.router.decide(&problem, &residency);
+            let decision = self.router.decide(&problem, residency);
             Some(decision.predictions().map(|prediction| prediction.seconds).collect::<Vec<f64>>())
         };
+        let resident = Residency::everywhere().keep_result();
         let least = |seconds: &[f64]| {
             let least = seconds.iter().copied().enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
             least.filter(|(_, seconds)| seconds.is_finite())
@@ -58,9 +62,11 @@ impl Engine {
             if rows == 0 {
                 continue;
             }
-            let (on_gpu, on_cpu) = (predicted(rows)?, predicted(cut.rows - rows)?);
-            let (cpu, cpu_seconds) = least(&on_cpu[..self.cpu.len()])?;
+            let (on_gpu, on_cpu) = (predicted(rows, &residency)?, predicted(cut.rows - rows, &residency)?);
+            let (cpu, computing) = least(&on_cpu[..self.cpu.len()])?;
             let (gpu, gpu_seconds) = least(&on_gpu[self.cpu.len()..])?;
+            let copying = gpu_seconds - predicted(rows, &resident)?[self.cpu.len() + gpu];
+            let cpu_seconds = computing + copying * (COPYING / self.cpu[cpu].threads() as f64).min(1.0);
             let longest = cpu_seconds.max(gpu_seconds);
             let limit = best.as_ref().map_or(decision.seconds() * WORTH, |best| best.seconds[0].max(best.seconds[1]));
             if longest < limit {

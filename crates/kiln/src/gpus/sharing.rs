@@ -11,6 +11,11 @@ use crate::Engine;
 
 /// An engine with a GPU as fast as its CPU, both slow enough that sharing is faster.
 fn engine(gpu: &Scripted) -> Engine {
+    engine_behind(gpu, 1e12)
+}
+
+/// The same with a link of this many bytes a second.
+fn engine_behind(gpu: &Scripted, bandwidth: f64) -> Engine {
     let limited = || Engine::builder().instruction_set(Simd::new().unwrap().isa()).threads(1);
     let plain = limited().without_profile().build().unwrap();
     let mut places = plain.places().to_vec();
@@ -31,7 +36,7 @@ fn engine(gpu: &Scripted) -> Engine {
         seconds: vec![vec![1e-6; places.len()], vec![1.0; places.len()]],
     };
     let classes = ["add", "scale", "matmul", "top_k"].map(class).to_vec();
-    let link = Link::linear((0.0, 1e12), (0.0, 1e12));
+    let link = Link::linear((0.0, bandwidth), (0.0, bandwidth));
     let profile = Profile::new(plain.machine().clone(), places).unwrap().with_classes(classes).unwrap();
     let profile = profile.with_link(Memory::new(1), link).unwrap();
     limited().profile(profile).with_gpus(vec![gpu.gpu("gpu")]).unwrap()
@@ -99,4 +104,19 @@ fn short_work_and_what_cannot_be_cut_stay_whole() {
     assert!(whole(TopK { k: 3 }.into(), &[20_000]), "one row");
     assert!(!whole(TopK { k: 3 }.into(), &[2, 20_000]));
     assert_eq!(engine.gather(&numbers(6000), 3, &[1999, 0]).unwrap().len(), 6);
+}
+
+/// A thread that copies does not compute.
+#[test]
+fn what_copying_takes_from_the_cpu_counts() {
+    let gpu = Scripted::default();
+    let ty = TensorType::f32(Shape::new(&[128, 64]).unwrap());
+    let shared = |bandwidth: f64| {
+        let explained = engine_behind(&gpu, bandwidth).explain(Elementwise::neg(), &[ty]).unwrap();
+        explained.segments.len() == 2
+    };
+    // Half of the rows take 33 ms on either, and 8 or 30 ms to copy. 3 of 8 rows would take 47 ms on the GPU, and the CPU 41 ms
+    // for the others, of 66 ms for all: but the CPU copies for 23 ms.
+    assert!(shared(4e6));
+    assert!(!shared(1.09e6));
 }
