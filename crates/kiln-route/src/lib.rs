@@ -54,7 +54,7 @@ pub use model::Basis;
 pub use place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 pub use placement::{Flow, Placement, Segment};
 pub use problem::{Problem, Residency};
-pub use profile::{Calibrated, Cpus, Machine, PROFILE_VERSION, Profile, ProfileProblem};
+pub use profile::{Calibrated, Cpus, GraphsOnHost, Machine, PROFILE_VERSION, Profile, ProfileProblem};
 pub use recording::{RecordedProblem, Recording};
 pub use router::{Decision, Prediction, Router, Why};
 pub use selector::{Backend, BackendSelector, OpComplexity};

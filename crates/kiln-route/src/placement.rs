@@ -15,10 +15,10 @@ use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::Op;
 use kiln_ir::{Result, TensorType};
 
-use crate::link::Link;
 use crate::model::transfer;
 use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
+use crate::profile::{GraphsOnHost, Profile};
 use crate::router::{Router, TIE};
 use crate::selector::Backend;
 use crate::units::Seconds;
@@ -302,6 +302,10 @@ struct Setting<'a> {
     /// The memories that hold each tensor at the start, as bits.
     held: Vec<u8>,
     result_stays: bool,
+    /// Seconds of any execution.
+    graph: f64,
+    /// Seconds of copying a result on the host, for each size of the flow.
+    read: Vec<f64>,
 }
 
 impl<'a> Setting<'a> {
@@ -309,9 +313,10 @@ impl<'a> Setting<'a> {
         flow: &'a Flow,
         predicted: &'a Predicted,
         devices: &'a Devices,
-        links: &[Option<Link>],
+        profile: &Profile,
         residency: &Residency,
     ) -> Self {
+        let links = profile.links();
         let both_ways = |&bytes: &u64| {
             let mut seconds = [(0.0, 0.0); MAX_MEMORIES];
             for (memory, seconds) in seconds.iter_mut().enumerate() {
@@ -327,7 +332,18 @@ impl<'a> Setting<'a> {
             *held = holding.fold(0, |all, memory| all | 1 << memory);
         }
         let transfers = flow.sizes.iter().map(both_ways).collect();
-        Self { flow, predicted, devices, transfers, held, result_stays: residency.result_stays() }
+        let on_host = profile.graphs_on_host();
+        let read = |&bytes: &u64| on_host.map_or(0.0, |known| known.read.seconds(bytes));
+        Self {
+            flow,
+            predicted,
+            devices,
+            transfers,
+            held,
+            result_stays: residency.result_stays(),
+            graph: on_host.map_or(0.0, |known| known.graph),
+            read: flow.sizes.iter().map(read).collect(),
+        }
     }
 
     /// Seconds from and to a memory of a tensor.
@@ -396,7 +412,8 @@ impl Timeline {
     const NONE: usize = usize::MAX;
 
     fn new(setting: &Setting<'_>) -> Self {
-        Self { host: 0.0, free: [0.0; MAX_MEMORIES], latest: 0.0, held: setting.held.clone(), last: Self::NONE }
+        let host = setting.graph;
+        Self { host, free: [0.0; MAX_MEMORIES], latest: 0.0, held: setting.held.clone(), last: Self::NONE }
     }
 
     /// Copies the state of another timeline of the same graph.
@@ -457,7 +474,10 @@ impl Timeline {
         if setting.result_stays {
             return self.latest.max(self.host);
         }
-        setting.flow.results.iter().fold(self.host, |host, &tensor| self.brought(setting, host, tensor, 0))
+        setting.flow.results.iter().fold(self.host, |host, &tensor| {
+            let on_host = self.held[tensor.number] & 1 != 0;
+            if on_host { host + setting.read[tensor.size] } else { self.brought(setting, host, tensor, 0) }
+        })
     }
 }
 
@@ -493,8 +513,7 @@ impl Router {
     pub fn place(&self, flow: &Flow, residency: &Residency) -> Placement {
         let devices = self.devices(residency);
         let predicted = self.predicted(flow, residency);
-        let links = self.profile().links();
-        let setting = Setting::new(flow, &predicted, &devices, links, residency);
+        let setting = Setting::new(flow, &predicted, &devices, self.profile(), residency);
         let known = (0..MAX_MEMORIES).filter(|&device| devices[device].is_some());
         let time = |device| (device, simulated(&setting, |_| device, 0..flow.len(), f64::INFINITY));
         let each: Vec<(usize, f64)> = known.map(time).collect();
@@ -546,7 +565,7 @@ impl Router {
     pub fn assigned(&self, flow: &Flow, memories: &[Memory], residency: &Residency) -> Placement {
         let devices = self.devices(residency);
         let predicted = self.predicted(flow, residency);
-        let setting = Setting::new(flow, &predicted, &devices, self.profile().links(), residency);
+        let setting = Setting::new(flow, &predicted, &devices, self.profile(), residency);
         let of = |step: usize| memories.get(step).map_or(0, |memory| memory.index().min(MAX_MEMORIES - 1));
         let device_of: Vec<usize> = (0..flow.len()).map(of).collect();
         let order = flow.grouped(&device_of);
@@ -589,7 +608,13 @@ impl Router {
 
     fn predicted(&self, flow: &Flow, residency: &Residency) -> Predicted {
         let mut predicted = Predicted { seconds: Vec::with_capacity(flow.len()), cpu: Vec::with_capacity(flow.len()) };
-        let handover: Vec<f64> = flow.sizes.iter().map(|&bytes| self.profile().handover(bytes)).collect();
+        let on_host = self.profile().graphs_on_host();
+        // How much of its inputs a graph no longer finds in the caches.
+        let lost = (flow.bytes as f64 / GraphsOnHost::BEYOND_CACHES as f64).min(1.0);
+        let both = |&bytes: &u64| {
+            on_host.map_or((0.0, 0.0), |known| (known.handover.seconds(bytes), known.cold.seconds(bytes) * lost))
+        };
+        let reading: Vec<(f64, f64)> = flow.sizes.iter().map(both).collect();
         // The prediction of each task, and the placements that were excluded from it.
         let mut of_tasks: Vec<Option<(u64, [f64; MAX_MEMORIES], usize)>> = vec![None; flow.tasks.len()];
         for (number, step) in flow.steps.iter().enumerate() {
@@ -599,9 +624,11 @@ impl Router {
                 *of_tasks[step.task].insert((step.barred, best, cpu))
             });
             // Results of other steps are in the caches of other cores, wherever those steps ran.
-            let written = flow.reads(number).iter().filter(|tensor| tensor.number >= flow.inputs.len());
-            let handed: f64 = written.map(|tensor| handover[tensor.size]).sum();
-            best[0] += handed;
+            let read = |tensor: &Tensor| {
+                let (handover, cold) = reading[tensor.size];
+                if tensor.number < flow.inputs.len() { cold } else { handover }
+            };
+            best[0] += flow.reads(number).iter().map(read).sum::<f64>();
             predicted.seconds.push(best);
             predicted.cpu.push(cpu);
         }

@@ -10,7 +10,7 @@ use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
-pub const PROFILE_VERSION: u32 = 5;
+pub const PROFILE_VERSION: u32 = 6;
 
 /// Maximum size of a profile that kiln writes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -106,6 +106,29 @@ pub struct Calibrated {
     pub seconds: Vec<Vec<f64>>,
 }
 
+/// What graphs cost on the host beside their operations. The curves of classes are measured by operations that are repeated: their
+/// operands are in the caches of the cores that read them, and their result is in memory that was touched before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphsOnHost {
+    /// Seconds of any execution.
+    pub graph: f64,
+    /// Seconds of each step, see [`Place::queued`].
+    pub step: f64,
+    /// Seconds of reading what the step before wrote, in the caches of other cores.
+    pub handover: Transfer,
+    /// Seconds of reading an input of a graph from memory, if the data of the graph exceed the caches: measured with
+    /// [`GraphsOnHost::BEYOND_CACHES`] bytes.
+    pub cold: Transfer,
+    /// Seconds of copying a result into new memory.
+    pub read: Transfer,
+}
+
+impl GraphsOnHost {
+    /// Bytes of all tensors of the graph that [`GraphsOnHost::cold`] is measured with.
+    pub const BEYOND_CACHES: u64 = 64 << 20;
+}
+
 /// Places, how fast they are, and what was measured on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,8 +138,8 @@ pub struct Profile {
     places: Vec<Place>,
     /// The link to each memory by its number; the host has none.
     links: Vec<Option<Link>>,
-    /// Seconds of reading on the host what another step of a graph wrote.
-    handover: Option<Transfer>,
+    /// What graphs cost on the host beside their operations.
+    graphs: Option<GraphsOnHost>,
     classes: Vec<Calibrated>,
     /// Observations after the calibration, if the program keeps them. A page does not: the code to read and write them
     /// would be a hundredth of the smallest module.
@@ -192,7 +215,7 @@ impl Profile {
             machine,
             places,
             links: Vec::new(),
-            handover: None,
+            graphs: None,
             classes: Vec::new(),
             observed: Vec::new(),
         }
@@ -215,17 +238,15 @@ impl Profile {
         self.checked()
     }
 
-    /// Sets what steps of a graph cost on the CPU beside their operations: the seconds of each, see [`Place::queued`], and the
-    /// seconds of reading what the step before wrote, in the caches of other cores. Curves are measured by operations that are
-    /// repeated, whose operands are in the caches of the cores that read them.
+    /// Sets what graphs cost on the CPU beside their operations.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when a constant makes no sense.
-    pub fn with_steps_on_host(mut self, queued: f64, handover: Transfer) -> Result<Self, ProfileProblem> {
+    pub fn with_graphs_on_host(mut self, graphs: GraphsOnHost) -> Result<Self, ProfileProblem> {
         for place in self.places.iter_mut().filter(|place| place.memory == Memory::HOST) {
-            place.queued = queued;
+            place.queued = graphs.step;
         }
-        self.handover = Some(handover);
+        self.graphs = Some(graphs);
         self.checked()
     }
 
@@ -326,9 +347,8 @@ impl Profile {
         &self.observed
     }
 
-    /// Predicted seconds to read `bytes` bytes that another step of a graph wrote on the host.
-    pub(crate) fn handover(&self, bytes: u64) -> f64 {
-        self.handover.as_ref().map_or(0.0, |handover| handover.seconds(bytes))
+    pub(crate) fn graphs_on_host(&self) -> Option<&GraphsOnHost> {
+        self.graphs.as_ref()
     }
 
     pub(crate) fn links(&self) -> &[Option<Link>] {
@@ -473,8 +493,11 @@ impl Profile {
                 path.download.sound(time)?;
             }
         }
-        if let Some(handover) = &self.handover {
-            handover.sound(|seconds| not_negative("handing over", seconds))?;
+        if let Some(graphs) = &self.graphs {
+            not_negative("a graph", graphs.graph)?;
+            for transfer in [&graphs.handover, &graphs.cold, &graphs.read] {
+                transfer.sound(|seconds| not_negative("a graph's data", seconds))?;
+            }
         }
         for class in &self.classes {
             let name = format!("{} {}", class.op, class.shape);

@@ -78,7 +78,7 @@ mod tests {
         let read = Recording::from_json(&recording.to_json()).unwrap();
         assert_eq!(read.problems[0].seconds, [Some(1.235e-7), None]);
         assert_eq!(Recording::from_json(&read.to_json()).unwrap(), read);
-        for bad in ["", "{}", "[]", &recording.to_json().replace("\"version\":5", "\"version\":4")] {
+        for bad in ["", "{}", "[]", &recording.to_json().replace("\"version\":6", "\"version\":4")] {
             assert!(Recording::from_json(bad).is_err(), "{bad}");
         }
     }

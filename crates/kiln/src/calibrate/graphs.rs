@@ -4,7 +4,7 @@
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Attention, Convolve2d, Elementwise, Matmul, Op, Padding, Reduce, Reduction, Softmax};
 use kiln_ir::{Error, Record, Result, Shape, TensorType};
-use kiln_route::{Problem, Transfer};
+use kiln_route::{GraphsOnHost, Problem, Transfer};
 
 use super::measure::Progress;
 use crate::runs::Runs;
@@ -305,55 +305,81 @@ pub(super) fn measure(engine: &Engine, seconds: f64, progress: &mut dyn FnMut(Pr
     Ok(rows)
 }
 
-/// The cost of a graph's steps on the CPU beyond their operations: seconds of each step, and seconds of reading the
-/// result of the step before.
-pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, Transfer)> {
+/// What graphs cost on the CPU beyond their operations.
+pub(crate) fn on_cpu(engine: &Engine) -> Result<GraphsOnHost> {
     const SECONDS: f64 = 0.02;
     const STEPS: usize = 64;
     /// Numbers of elements that one step passes to the next.
     const SIZES: [usize; 6] = [1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 22];
-    let seconds = |record: &dyn Fn(&mut Batch<'_>) -> Result<TensorId>| {
+    /// Rows and columns of the matrices that are read from memory.
+    const SQUARES: [usize; 5] = [64, 256, 512, 1024, 2048];
+    /// A faster transfer is noise.
+    const MOST: f64 = 1e12;
+    let seconds = |record: &dyn Fn(&mut Batch<'_>) -> Result<TensorId>, read: bool| {
         let mut batch = engine.batch();
         let wanted = record(&mut batch)?;
         batch.on_device(Some(None));
-        timed(SECONDS, || batch.execute(&[wanted]))
+        timed(SECONDS, || if read { batch.run(&[wanted]).map(drop) } else { batch.execute(&[wanted]) })
+    };
+    let predicted = |op: Op, types: &[TensorType]| {
+        let problem = Problem::new(&op, types)?;
+        Ok(engine.router.decide(&problem, &engine.on_cpu()).seconds())
     };
     let chain = |steps: usize| {
-        seconds(&|batch| {
+        let record = |batch: &mut Batch<'_>| {
             let mut y = weights(batch, &[1, 64])?;
             for _ in 0..steps {
                 y = batch.softmax(y)?;
             }
             Ok(y)
-        })
+        };
+        seconds(&record, false)
     };
     let (one, many) = (chain(1)?, chain(1 + STEPS)?);
     let step = (many - one) / STEPS as f64;
-    let row = TensorType::f32(Shape::new(&[1, 64])?);
-    let problem = Problem::new(&Softmax.into(), &[row])?;
-    let own = engine.router.decide(&problem, &engine.on_cpu()).seconds();
-    let mut points = Vec::with_capacity(SIZES.len());
+    let own = predicted(Softmax.into(), &[TensorType::f32(Shape::new(&[1, 64])?)])?;
+    // The fixed cost of a graph is part of every time.
+    let graph = (one - step).max(0.0);
+    let (mut handover, mut read) = (Vec::with_capacity(SIZES.len()), Vec::with_capacity(SIZES.len()));
     for n in SIZES {
         let sum = Op::from(Reduce::all(Reduction::Sum));
-        let first = seconds(&|batch| {
+        let gelu = |batch: &mut Batch<'_>| {
             let x = weights(batch, &[n])?;
             batch.gelu(x)
-        })?;
-        let second = seconds(&|batch| {
+        };
+        let (first, copied) = (seconds(&gelu, false)?, seconds(&gelu, true)?);
+        let second = |batch: &mut Batch<'_>| {
             let x = weights(batch, &[n])?;
             batch.record(sum, &[x])
-        })?;
-        let both = seconds(&|batch| {
-            let x = weights(batch, &[n])?;
-            let y = batch.gelu(x)?;
+        };
+        let both = |batch: &mut Batch<'_>| {
+            let y = gelu(batch)?;
             batch.record(sum, &[y])
-        })?;
-        // The fixed cost of a batch is part of both times.
-        let batch = (one - step).max(0.0);
-        points.push((4 * n as u64, (both - first - second + batch).max(1e-9)));
+        };
+        let (second, both) = (seconds(&second, false)?, seconds(&both, false)?);
+        handover.push((4 * n as u64, (both - first - second + graph).max(1e-9)));
+        read.push((4 * n as u64, (copied - first).max(1e-9)));
     }
-    const MOST: f64 = 1e12;
-    Ok(((step - own).max(0.0), Transfer::measured(points).at_most(MOST)))
+    let step = (step - own).max(0.0);
+    let mut cold = Vec::with_capacity(SQUARES.len());
+    for n in SQUARES {
+        let bytes = 4 * (n * n) as u64;
+        let matrices = (GraphsOnHost::BEYOND_CACHES / bytes) as usize;
+        let products = |batch: &mut Batch<'_>| {
+            let mut y = weights(batch, &[1, n])?;
+            for _ in 0..matrices {
+                let w = weights(batch, &[n, n])?;
+                y = batch.matmul(y, w)?;
+            }
+            Ok(y)
+        };
+        let [row, matrix] = [&[1, n], &[n, n]].map(|dims| Shape::new(dims).map(TensorType::f32));
+        let own = predicted(Matmul::default().into(), &[row?, matrix?])?;
+        let each = (seconds(&products, false)? - graph) / matrices as f64;
+        cold.push((bytes, (each - own - step).max(1e-9)));
+    }
+    let [handover, cold, read] = [handover, cold, read].map(|points| Transfer::measured(points).at_most(MOST));
+    Ok(GraphsOnHost { graph, step, handover, cold, read })
 }
 
 fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64) -> Result<GraphRow> {

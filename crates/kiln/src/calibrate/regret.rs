@@ -291,7 +291,7 @@ pub fn evaluate(
     // The limit applies to doubtful problems after every problem was measured twice: on a shared machine many are
     // doubtful.
     let plan = match effort {
-        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 30e-6, seconds: 0.03 }, seconds: 40.0 },
+        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 30e-6, seconds: 0.03 }, seconds: 36.0 },
         Effort::Thorough => Plan { budget: Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, seconds: 60.0 },
     };
     let probes: Vec<&Probe> = problems.iter().map(|(probe, _)| probe).collect();

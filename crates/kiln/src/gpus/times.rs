@@ -133,19 +133,20 @@ impl Gpu {
         /// Many times the variation of waiting between runs, which is up to 100 µs through Vulkan.
         const SHORT: f64 = 1e-3;
         const COPIES: usize = 8;
-        let beside = self.resident_seconds(op, inputs)? - launch.cold;
-        if beside > SHORT {
-            return Ok(beside);
-        }
         let seconds = |copies: usize| {
             let mut again = self.0.device.copies(op, inputs, copies)?;
             least(|| again(1))
         };
-        match (seconds(1), seconds(1 + COPIES)) {
-            (Ok(one), Ok(many)) => Ok(((many - one) / COPIES as f64).max(LEAST)),
+        let one = seconds(1)?;
+        let beside = one - launch.cold;
+        if beside > SHORT {
+            return Ok(beside);
+        }
+        match seconds(1 + COPIES) {
+            Ok(many) => Ok(((many - one) / COPIES as f64).max(LEAST)),
             // The device has no room for this many results.
-            (_, Err(Error::Limit { .. } | Error::OutOfMemory { .. })) => Ok(beside.max(LEAST)),
-            (Err(error), _) | (_, Err(error)) => Err(error),
+            Err(Error::Limit { .. } | Error::OutOfMemory { .. }) => Ok(beside.max(LEAST)),
+            Err(error) => Err(error),
         }
     }
 
