@@ -4,7 +4,8 @@ use kiln_device::Location;
 use kiln_ir::Result;
 use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::attention::{
-    Attention, CausalSight, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
+    Attention, CausalSight, FlashAttention, FlashCombine, ScanAttention, ScanCombine, TiledAttention,
+    WarpGroupAttention,
 };
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
@@ -159,6 +160,7 @@ codes!(
     SplitSum,
     StridedCopy,
     Tf32Planes,
+    TiledAttention,
     TiledQuantMatmul,
     TopK,
     Transpose,

@@ -4,10 +4,11 @@ mod support;
 
 use kiln_ir::op::reference::{self, Case, Input, Random};
 use kiln_ir::op::{
-    LayerNorm, LogSoftmax, Matmul, MatmulExtents, Op, Operation, Reduce, Reduction, RmsNorm, Softmax as SoftmaxOp,
-    Transpose as TransposeOp,
+    Attention, AttentionExtents, LayerNorm, LogSoftmax, Matmul, MatmulExtents, Op, Operation, Reduce, Reduction,
+    RmsNorm, Softmax as SoftmaxOp, Transpose as TransposeOp,
 };
 use kiln_ir::{Buffer, Error, Operand, TensorType};
+use kiln_ptx::kernels::attention::TiledAttention;
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
@@ -247,6 +248,87 @@ fn blocks_that_stay_take_row_after_row() {
         let (kernel, launch) = &plan.steps[0];
         compare((kernel, launch), columns[1], vectors);
     }
+}
+
+fn run_tiled(op: &Attention, inputs: &[Operand<'_>], multiprocessors: u32) -> Result<Buffer, String> {
+    let extents = op.extents(&inputs[0].shape(), &inputs[1].shape(), &inputs[2].shape()).unwrap();
+    let plan = TiledAttention::plan(&extents, op.causal, op.scale(extents.d), Target::Sm80, multiprocessors);
+    let plan = plan.unwrap().ok_or("no tiles")?;
+    let mut device = Device::default();
+    let [q, k, v] = [0, 1, 2].map(|i: usize| device.upload(&words(inputs[i].data().f32())));
+    let out = device.allocate(4 * inputs[0].shape().numel());
+    let (kernel, launch) = &plan.attention;
+    match &plan.combine {
+        None => device.run(kernel, launch, &[q, k, v, out])?,
+        Some((combine, adding, bytes)) => {
+            let scratch = device.allocate(*bytes);
+            device.run(kernel, launch, &[q, k, v, scratch])?;
+            device.run(combine, adding, &[scratch, out])?;
+        }
+    }
+    Ok(Buffer::F32(floats(device.download(out))))
+}
+
+/// Tiles that lack rows, columns or keys; groups of heads; keys in parts and whole.
+#[test]
+fn attention_in_tiles_keeps_its_contract() {
+    let mut random = Random::new(73);
+    for (kv_heads, group, s, t, d) in
+        [(2, 2, 40, 70, 64), (1, 1, 33, 200, 20), (1, 2, 64, 64, 128), (2, 1, 100, 100, 36), (1, 1, 65, 129, 100)]
+    {
+        for causal in [false, true] {
+            let heads = kv_heads * group;
+            let mut input = |dims: [usize; 3]| Input::f32(random.uniforms(dims.iter().product(), -2.0, 2.0), &dims);
+            let inputs = vec![input([heads, s, d]), input([kv_heads, t, d]), input([kv_heads, t, d])];
+            let op = Attention { causal, ..Attention::full() };
+            let case = Case::new(op, inputs);
+            for multiprocessors in [1, 16] {
+                let results = |_: &Op, inputs: &[Operand<'_>]| {
+                    Ok(vec![run_tiled(&op, inputs, multiprocessors).unwrap_or_else(|why| panic!("{case}: {why}"))])
+                };
+                let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
+                assert_eq!(accuracy.compared, heads * s * d, "{case}");
+            }
+        }
+    }
+}
+
+/// Keys and values that a query does not see change nothing, whatever they are.
+#[test]
+fn attention_in_tiles_leaves_out_what_is_not_seen() {
+    const N: usize = 70;
+    const D: usize = 24;
+    let mut random = Random::new(79);
+    let mut matrix = || random.uniforms(N * D, -2.0, 2.0);
+    let (q, k, v) = (matrix(), matrix(), matrix());
+    let run = |k: &[f32], v: &[f32]| {
+        let operands = [&q[..], k, v].map(|x| Operand::f32(x, &[1, N, D]).unwrap());
+        let Ok(Buffer::F32(result)) = run_tiled(&Attention::causal(), &operands, 1) else { panic!("no f32") };
+        result
+    };
+    let expected = run(&k, &v);
+    let (mut other_k, mut other_v) = (k.clone(), v.clone());
+    let last = (N - 3) * D;
+    other_k[last..].fill(f32::NAN);
+    other_v[last..].fill(f32::INFINITY);
+    let result = run(&other_k, &other_v);
+    assert!(expected[..last].iter().all(|x| x.is_finite()));
+    assert!(result[..last] == expected[..last]);
+    assert!(result[last..].iter().all(|x| x.is_nan()));
+}
+
+/// Few queries and rows that are no whole vectors are left to other kernels.
+#[test]
+fn attention_takes_tiles_for_many_queries() {
+    let plan = |s, d| {
+        let extents = AttentionExtents { batch: 2, kv_heads: 4, group: 1, s, t: 1024, d, dv: d };
+        TiledAttention::plan(&extents, true, 0.1, Target::Sm80, 132).unwrap()
+    };
+    assert!(plan(31, 64).is_none() && plan(64, 65).is_none() && plan(64, 132).is_none() && plan(64, 0).is_none());
+    let (kernel, launch) = plan(1024, 64).unwrap().attention;
+    assert_eq!((kernel.name().as_str(), launch.grid), ("attention_causal_tiles64_parts", [128, 2, 1]));
+    let (kernel, launch) = plan(4096, 128).unwrap().attention;
+    assert_eq!((kernel.name().as_str(), launch.grid), ("attention_causal_tiles128", [512, 1, 1]));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands, Dequantize, Operation};
 use kiln_ir::{DType, Error, Result, TensorType};
-use kiln_ptx::kernels::attention::{self, CausalSight, FlashCombine, FlashPlan, ScanAttention, WarpGroupAttention};
+use kiln_ptx::kernels::attention::{
+    self, CausalSight, FlashCombine, FlashPlan, ScanAttention, TiledAttention, WarpGroupAttention,
+};
 use kiln_ptx::kernels::gather;
 use kiln_ptx::{Launch, PtxType};
 
@@ -218,10 +220,17 @@ fn scan(
 fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Location) -> Result<()> {
     let wide = inputs.iter().map(|&input| as_f32(plan, input)).collect::<Result<Vec<_>>>()?;
     let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
+    let (scale, hardware) = (op.scale(extents.d), *plan.target);
+    let operands = [0, 1, 2].map(|i: usize| wide[i].at);
+    if let Some(tiled) = TiledAttention::plan(&extents, op.causal, scale, hardware.target, hardware.multiprocessors)? {
+        let (kernel, launch) = tiled.attention;
+        run_parts(plan, kernel, launch, operands, tiled.combine, out);
+        return Ok(());
+    }
     let kernel = attention::Attention::new(extents.d, op.causal, plan.target.target);
-    let planned = kernel.plan(&extents, op.scale(extents.d), plan.target.multiprocessors)?;
+    let planned = kernel.plan(&extents, scale, hardware.multiprocessors)?;
     let (kernel, launch) = planned.attention;
-    run_parts(plan, kernel, launch, [0, 1, 2].map(|i: usize| wide[i].at), planned.combine, out);
+    run_parts(plan, kernel, launch, operands, planned.combine, out);
     Ok(())
 }
 

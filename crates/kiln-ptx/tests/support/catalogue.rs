@@ -5,7 +5,8 @@ use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction,
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::attention::{
-    Attention, CausalSight, FlashAttention, FlashTile, ScanAttention, ScanCombine, WarpGroupAttention, plan,
+    Attention, CausalSight, FlashAttention, FlashTile, ScanAttention, ScanCombine, TiledAttention, WarpGroupAttention,
+    plan,
 };
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
@@ -122,6 +123,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));
     kernels.extend(QuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
     kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));
+    kernels.extend(TiledAttention::all(target).into_iter().map(|attention| Box::new(attention) as _));
     kernels.extend(ScanAttention::some(target).into_iter().map(|attention| Box::new(attention) as _));
     kernels.push(Box::new(ScanCombine::new(target)));
     kernels.push(Box::new(CausalSight));

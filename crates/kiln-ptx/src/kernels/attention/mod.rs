@@ -8,6 +8,7 @@ mod scan_combine;
 mod sight;
 mod softmax;
 mod tile;
+mod tiled;
 mod warp_group;
 
 pub use combine::FlashCombine;
@@ -17,4 +18,5 @@ pub use scan::{ScanAttention, ScanPlan};
 pub use scan_combine::ScanCombine;
 pub use sight::CausalSight;
 pub use tile::FlashTile;
+pub use tiled::{TiledAttention, TiledPlan};
 pub use warp_group::WarpGroupAttention;
