@@ -132,7 +132,7 @@ impl TiledAttention {
         self.keys() + VECTOR
     }
 
-    fn write<'k>(&self, k: &'k Builder) {
+    fn write(&self, k: &Builder) {
         let [q, keys, values, out] = ["q", "k", "v", "out"].map(|name| k.buffer::<f32>(name));
         let [rows, s, t, d, tiles, all, part] =
             ["rows", "s", "t", "d", "tiles", "all", "part_keys"].map(|name| k.parameter::<u32>(name));
