@@ -365,5 +365,5 @@ impl Residency {
 }
 
 fn bit(index: usize) -> Option<u64> {
-    u32::try_from(index).ok().and_then(|index| 1u64.checked_shl(index))
+    (index < 64).then(|| 1 << index)
 }

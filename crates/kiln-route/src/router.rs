@@ -51,8 +51,9 @@ const UNSURE: f64 = 0.10;
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
-    /// Whether each placement has a counterpart with a better instruction set.
-    lesser: [bool; MAX_PLACES],
+    /// What the predicted time of each placement is multiplied by before they are compared: above 1 if there is a counterpart with a
+    /// better instruction set.
+    weights: [f64; MAX_PLACES],
     classes: ClassTable,
     forced: Option<usize>,
     history: Option<Mutex<History>>,
@@ -61,14 +62,16 @@ pub struct Router {
 impl Router {
     /// Decides by this profile.
     pub fn new(profile: Profile) -> Self {
-        let mut lesser = [false; MAX_PLACES];
+        let mut weights = [1.0; MAX_PLACES];
         let places = profile.places();
         for (i, place) in places.iter().enumerate() {
             let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
-            lesser[i] = places[i + 1..].iter().any(better);
+            if places[i + 1..].iter().any(better) {
+                weights[i] = 1.0 + CLEAR;
+            }
         }
         let classes = ClassTable::new(profile.classes());
-        Self { profile, lesser, classes, forced: None, history: None }
+        Self { profile, weights, classes, forced: None, history: None }
     }
 
     /// Sends everything to the place at this position.
@@ -146,19 +149,25 @@ impl Router {
     pub(crate) fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
         let places = self.places();
         let mut weighed = [f64::INFINITY; MAX_PLACES];
-        for (i, (weighed, seconds)) in weighed.iter_mut().zip(seconds).enumerate().take(places.len()) {
-            *weighed = if self.lesser[i] { seconds * (1.0 + CLEAR) } else { *seconds };
+        let (mut best, mut least) = (0, f64::INFINITY);
+        for (i, weighed) in weighed.iter_mut().enumerate().take(places.len()) {
+            *weighed = seconds[i] * self.weights[i];
+            if *weighed < least {
+                (best, least) = (i, *weighed);
+            }
         }
-        let known = || (0..places.len()).map(|i| (i, weighed[i]));
-        let (best, least) = known().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY));
-        let equal = |i: usize| weighed[i] <= least * (1.0 + TIE);
-        if least > LONG && places[best].memory == Memory::HOST {
-            let near = |i: usize| places[i].memory == Memory::HOST && weighed[i] <= least * (1.0 + FEWER);
-            let most = (0..places.len()).filter(|&i| near(i)).map(|i| places[i].threads).max().unwrap_or(1);
-            return (0..places.len()).rfind(|&i| near(i) && places[i].threads == most).unwrap_or(best);
+        // Long work on the CPU takes the most threads of those that are nearly as fast, other work the fewest.
+        let shared = least > LONG && places[best].memory == Memory::HOST;
+        let limit = least * (1.0 + if shared { FEWER } else { TIE });
+        let mut chosen = best;
+        for (i, place) in places.iter().enumerate() {
+            let (threads, of_chosen) = (place.threads, places[chosen].threads);
+            let preferred = if shared { threads >= of_chosen } else { threads <= of_chosen };
+            if weighed[i] <= limit && preferred && (!shared || place.memory == Memory::HOST) {
+                chosen = i;
+            }
         }
-        let fewest = (0..places.len()).filter(|&i| equal(i)).map(|i| places[i].threads).min().unwrap_or(1);
-        (0..places.len()).rfind(|&i| equal(i) && places[i].threads == fewest).unwrap_or(best)
+        chosen
     }
 
     /// Seconds that a problem takes on each placement, with observed corrections for graphs and without them for calls.
@@ -239,48 +248,69 @@ impl Router {
 
 /// Positions of the classes of a profile by a hash of their names: a decision finds its class with one comparison.
 #[derive(Debug)]
-struct ClassTable(Vec<u16>);
+struct ClassTable {
+    slots: Vec<u16>,
+    /// The names of each class.
+    names: Vec<[Name; 2]>,
+}
+
+/// The first eight bytes of a name, the last eight, and its length: all of a name of up to 16 bytes. Comparing these takes a fifth of
+/// the time of comparing strings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Name {
+    first: u64,
+    last: u64,
+    len: usize,
+}
+
+impl Name {
+    const WHOLE: usize = 16;
+
+    fn new(name: &str) -> Self {
+        let name = name.as_bytes();
+        let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            _ => (name.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)), 0),
+        };
+        Self { first, last, len: name.len() }
+    }
+
+    fn hash(names: [Self; 2]) -> usize {
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let [op, shape] =
+            names.map(|name| (name.first ^ name.last.rotate_left(32) ^ name.len as u64).wrapping_mul(FACTOR));
+        ((op.rotate_left(32) ^ shape).wrapping_mul(FACTOR) >> 32) as usize
+    }
+}
 
 impl ClassTable {
     const EMPTY: u16 = u16::MAX;
 
     fn new(classes: &[Calibrated]) -> Self {
         let size = (2 * classes.len() + 1).next_power_of_two();
-        let mut table = Self(vec![Self::EMPTY; size]);
-        for (position, class) in classes.iter().enumerate().take(usize::from(Self::EMPTY)) {
-            let mut slot = Self::hash(&class.op, &class.shape) & (size - 1);
-            while table.0[slot] != Self::EMPTY {
+        let names = classes.iter().map(|class| [&class.op, &class.shape].map(|name| Name::new(name))).collect();
+        let mut table = Self { slots: vec![Self::EMPTY; size], names };
+        for (position, &names) in table.names.iter().enumerate().take(usize::from(Self::EMPTY)) {
+            let mut slot = Name::hash(names) & (size - 1);
+            while table.slots[slot] != Self::EMPTY {
                 slot = (slot + 1) & (size - 1);
             }
-            table.0[slot] = position as u16;
+            table.slots[slot] = position as u16;
         }
         table
     }
 
-    /// Of the first eight bytes, the last eight and the length of both names. Classes that share them have neighbouring slots.
-    fn hash(op: &str, shape: &str) -> usize {
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let ends = |name: &str| {
-            let name = name.as_bytes();
-            let word = |bytes: &[u8]| bytes.iter().fold(0, |word: u64, &byte| word << 8 | u64::from(byte));
-            let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
-                (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-                _ => (word(name), 0),
-            };
-            (first ^ last.rotate_left(32) ^ name.len() as u64).wrapping_mul(FACTOR)
-        };
-        let hash = (ends(op).rotate_left(32) ^ ends(shape)).wrapping_mul(FACTOR);
-        (hash >> 32) as usize
-    }
-
     fn find<'a>(&self, classes: &'a [Calibrated], class: &Class) -> Option<&'a Calibrated> {
-        let mut slot = Self::hash(class.op, class.shape) & (self.0.len() - 1);
+        let names = [class.op, class.shape].map(Name::new);
+        let mut slot = Name::hash(names) & (self.slots.len() - 1);
         loop {
-            let candidate = classes.get(usize::from(self.0[slot]))?;
-            if candidate.op == class.op && candidate.shape == class.shape {
+            let position = usize::from(self.slots[slot]);
+            let (candidate, known) = (classes.get(position)?, self.names.get(position)?);
+            let whole = class.op.len().max(class.shape.len()) <= Name::WHOLE;
+            if *known == names && (whole || candidate.op == class.op && candidate.shape == class.shape) {
                 return Some(candidate);
             }
-            slot = (slot + 1) & (self.0.len() - 1);
+            slot = (slot + 1) & (self.slots.len() - 1);
         }
     }
 }
