@@ -29,7 +29,7 @@ use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxKernel, Target, Together};
 
@@ -164,6 +164,7 @@ codes!(
     TiledQuantMatmul,
     TopK,
     Transpose,
+    Unfold,
     WarpGemm,
     WarpGroupAttention,
     WarpGroupGemm,

@@ -21,9 +21,9 @@ use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
-use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
-use support::Device;
+use support::{Device, floats, words};
 
 /// Elements of the result.
 fn elements(inputs: &[Operand<'_>], op: &Op) -> usize {
@@ -192,6 +192,47 @@ macro_rules! conformance {
             assert!(compared > $least, "{compared}");
         })*
     };
+}
+
+/// The convolution of unfolded images, as a product in f64, is that of the images.
+#[test]
+fn unfolded_images_are_what_convolutions_multiply() {
+    let mut compared = 0;
+    for case in Convolve2d::cases() {
+        let Op::Convolve2d(op) = case.op else { panic!("{case}") };
+        let operands: Vec<Operand<'_>> = case.inputs.iter().map(|input| input.operand().unwrap()).collect();
+        if operands.iter().any(|operand| operand.ty().dtype != DType::F32) {
+            continue;
+        }
+        let e = op.extents(&operands[0].shape(), &operands[1].shape()).unwrap();
+        let pixels = e.out_h * e.out_w;
+        let unfolded = e.batch * e.c_in * e.kh * e.kw * pixels;
+        if unfolded == 0 || unfolded > 4_000 || e.terms() == 0 {
+            continue;
+        }
+        let mut device = Device::default();
+        let buffers = [device.upload(&words(operands[0].data().f32())), device.allocate(4 * unfolded)];
+        device.run(&Unfold, &Unfold.launch(&op, &e).unwrap(), &buffers).unwrap();
+        let columns = floats(device.download(buffers[1]));
+        if Unfold::is_identity(&op, &e) {
+            assert_eq!(columns.len(), operands[0].data().f32().len());
+        }
+        let (rows, terms, weights) = (e.c_out / e.groups, e.terms(), operands[1].data().f32());
+        let mut result = Vec::with_capacity(e.batch * e.c_out * pixels);
+        for stack in 0..e.batch * e.groups {
+            for row in 0..rows {
+                let weights = &weights[(stack % e.groups * rows + row) * terms..][..terms];
+                result.extend((0..pixels).map(|pixel| {
+                    let column = columns[stack * terms * pixels..].iter().skip(pixel).step_by(pixels);
+                    let products = weights.iter().zip(column).map(|(&w, &x)| f64::from(w) * f64::from(x));
+                    products.sum::<f64>() as f32
+                }));
+            }
+        }
+        let accuracy = reference::conform(&case, |_, _| Ok(vec![Buffer::F32(result.clone())]));
+        compared += accuracy.unwrap_or_else(|why| panic!("{why}")).compared;
+    }
+    assert!(compared > 1_000, "{compared}");
 }
 
 conformance! {

@@ -25,14 +25,20 @@ const WORTH_PLANES: usize = 195;
 /// The layout of f32 operands for warp groups: k innermost.
 pub(super) const K_INNERMOST: Matmul = Matmul { transpose_a: false, transpose_b: true };
 
-/// Adds `C = A B` on tensor cores if they support it, else on the f32 units.
-fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<()> {
+/// Adds `C = A B` on tensor cores if they support it at this precision, else on the f32 units.
+fn product(
+    plan: &mut Lowering<'_>,
+    precision: Precision,
+    op: Matmul,
+    mut extents: MatmulExtents,
+    [a, b, c]: [Value; 3],
+) -> Result<()> {
     if extents.shared_b && !op.transpose_a {
         // The rows of a stack of A form one matrix.
         (extents.m, extents.batch) = (extents.m * extents.batch, 1);
     }
     if few_rows(plan, op, extents, [a, b, c])?
-        || plan.target.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])?
+        || plan.target.has_tensor_cores() && on_tensor_cores(plan, precision, op, extents, [a, b, c])?
     {
         return Ok(());
     }
@@ -82,9 +88,15 @@ fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
 }
 
 /// Adds the product on tensor cores. Returns whether they support it.
-fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
+fn on_tensor_cores(
+    plan: &mut Lowering<'_>,
+    precision: Precision,
+    op: Matmul,
+    extents: MatmulExtents,
+    [a, b, c]: [Value; 3],
+) -> Result<bool> {
     let halves = halves(&[a.ty, b.ty]);
-    let (kernel_op, input) = match (halves, plan.target.precision) {
+    let (kernel_op, input) = match (halves, precision) {
         (Some(halves), _) => (op, halves),
         (None, Precision::Tf32x3) => return in_planes(plan, op, extents, [a, b, c]),
         (None, Precision::Tf32) => (K_INNERMOST, PtxType::F32),
@@ -199,15 +211,20 @@ fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<
     Ok(Value { at, ty })
 }
 
+/// Adds the products of two stacks of matrices, `C = A B`.
+pub(super) fn stacks(plan: &mut Lowering<'_>, precision: Precision, op: Matmul, [a, b, c]: [Value; 3]) -> Result<()> {
+    let extents = op.extents(&a.ty.shape, &b.ty.shape)?;
+    let [repeat_a, repeat_b] = op.repeats(&a.ty, &b.ty)?;
+    let a = repeated(plan, a, extents.batch, repeat_a)?;
+    let b = repeated(plan, b, extents.batch, repeat_b)?;
+    product(plan, precision, op, extents, [a, b, c])
+}
+
 impl Lower<CudaDevice> for Matmul {
     const READS: &'static [DType] = HALVES;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
-        let [repeat_a, repeat_b] = self.repeats(&inputs[0].ty, &inputs[1].ty)?;
-        let a = repeated(plan, inputs[0], extents.batch, repeat_a)?;
-        let b = repeated(plan, inputs[1], extents.batch, repeat_b)?;
-        product(plan, *self, extents, [a, b, outputs[0]])
+        stacks(plan, plan.target.precision, *self, [inputs[0], inputs[1], outputs[0]])
     }
 }
 
@@ -217,7 +234,7 @@ impl Lower<CudaDevice> for Matvec {
         let (m, k) = if self.transpose { (columns, rows) } else { (rows, columns) };
         let op = Matmul { transpose_a: self.transpose, transpose_b: false };
         let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n: 1 };
-        product(plan, op, extents, [inputs[0], inputs[1], outputs[0]])
+        product(plan, plan.target.precision, op, extents, [inputs[0], inputs[1], outputs[0]])
     }
 }
 

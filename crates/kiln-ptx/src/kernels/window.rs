@@ -1,4 +1,5 @@
-//! Windows of images: pooling, convolution and transposed convolution, an element of the result a thread.
+//! Windows of images: pooling, convolution and transposed convolution, an element of the result a thread; and images unfolded for
+//! convolutions that run as products of matrices.
 //!
 //! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
 
@@ -24,6 +25,21 @@ fn launch(buffers: usize, results: usize, words: Vec<Argument>) -> Result<Launch
     let n = extent("elements", results, MOST)?;
     let arguments = (0..buffers).map(Argument::Buffer).chain([Argument::U32(n)]).chain(words).collect();
     Ok(Launch { grid: [extent("blocks", n.div_ceil(BLOCK) as usize, MAX_GRID_X)?, 1, 1], arguments })
+}
+
+/// The strides of a convolution, 1 for those without effect, which may have any value.
+///
+/// # Errors
+/// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ rows or columns of padded images.
+fn effective_strides(op: &Convolve2d, extents: &ConvolveExtents) -> Result<[usize; 2]> {
+    let ConvolveExtents { out_h, out_w, .. } = *extents;
+    let taken = |stride: usize, results: usize| if results > 1 { stride } else { 1 };
+    let (sh, sw) = (taken(op.stride.0, out_h), taken(op.stride.1, out_w));
+    let (down, across) = extents.span();
+    for last in [out_h.saturating_sub(1) * sh + down, out_w.saturating_sub(1) * sw + across] {
+        extent("rows or columns of a padded image", last, SIDE)?;
+    }
+    Ok([sh, sw])
 }
 
 /// The greatest element or the mean of each window that lies inside of an image.
@@ -142,13 +158,7 @@ impl Convolve {
     pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
         let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left, dilation, groups } = *extents;
         let results = batch.saturating_mul(c_out).saturating_mul(out_h).saturating_mul(out_w);
-        // A stride without effect may have any value.
-        let taken = |stride: usize, results: usize| if results > 1 { stride } else { 1 };
-        let (sh, sw) = (taken(op.stride.0, out_h), taken(op.stride.1, out_w));
-        let (down, across) = extents.span();
-        for last in [out_h.saturating_sub(1) * sh + down, out_w.saturating_sub(1) * sw + across] {
-            extent("rows or columns of a padded image", last, SIDE)?;
-        }
+        let [sh, sw] = effective_strides(op, extents)?;
         let mut sides = vec![c_in / groups, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left];
         if self.general {
             sides.extend([dilation.0, dilation.1, c_in, c_out / groups]);
@@ -202,6 +212,61 @@ impl Convolve {
 impl Kernel for Convolve {
     fn name(&self) -> String {
         if self.general { "convolve2d_general" } else { "convolve2d" }.to_owned()
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// The pixels under each element of a kernel, `unfolded[image, channel, p, r, i, j] = x[image, channel, i·s + p·d, j·s + r·d]`, with
+/// zeros around the images: a convolution is the product of its kernels with them (im2col).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Unfold;
+
+impl Unfold {
+    /// Whether the unfolded images of a convolution are the images.
+    pub fn is_identity(op: &Convolve2d, extents: &ConvolveExtents) -> bool {
+        let ConvolveExtents { h, w, kh, kw, out_h, out_w, top, left, .. } = *extents;
+        let whole = (kh, kw, out_h, out_w, top, left) == (1, 1, h, w, 0, 0);
+        whole && (op.stride.0 == 1 || h == 1) && (op.stride.1 == 1 || w == 1)
+    }
+
+    /// The launch for a convolution of these extents. Buffer 0 is read, 1 is written.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 pixels or 2³⁰ rows or columns, those of the padding counted.
+    pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
+        let ConvolveExtents { batch, c_in, h, w, kh, kw, out_h, out_w, top, left, dilation, .. } = *extents;
+        let results = [c_in, kh, kw, out_h, out_w].into_iter().fold(batch, usize::saturating_mul);
+        let [sh, sw] = effective_strides(op, extents)?;
+        let sides = [h, w, kh, kw, out_h, out_w, sh, sw, top, left, dilation.0, dilation.1];
+        launch(2, results, words("rows or columns", &sides)?)
+    }
+
+    fn write(&self, k: &Builder) {
+        let [x, out] = ["x", "out"].map(|name| k.buffer::<f32>(name));
+        let n = k.parameter::<u32>("n");
+        let names = ["h", "w", "kh", "kw", "out_h", "out_w", "sh", "sw", "top", "left", "dh", "dw"];
+        let [h, w, kh, kw, out_h, out_w, sh, sw, top, left, dh, dw] = names.map(|name| k.parameter::<u32>(name));
+        let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        k.if_(k.lt(at, n), || {
+            let (j, rest) = (at % out_w, at / out_w);
+            let (i, rest) = (rest % out_h, rest / out_h);
+            let (r, rest) = (rest % kw, rest / kw);
+            let (p, plane) = (rest % kh, rest / kh);
+            // Rows and columns before the image wrap around to unsigned numbers beyond all of its extents.
+            let (row, column) = (k.mad(p, dh, i * sh - top), k.mad(r, dw, j * sw - left));
+            let pixels = x.index_wide(k.mul_wide(plane, h * w)).index_wide(k.mul_wide(row, w));
+            let inside = k.and(k.lt(row, h), k.lt(column, w));
+            k.st(out.index(at), k.ld_if(inside, pixels.index(column), 0.0));
+        });
+    }
+}
+
+impl Kernel for Unfold {
+    fn name(&self) -> String {
+        "unfold2d".to_owned()
     }
 
     fn build(&self) -> PtxKernel {

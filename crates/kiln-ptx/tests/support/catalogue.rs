@@ -33,7 +33,7 @@ use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 
@@ -117,6 +117,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
     kernels.extend(Convolve::all().into_iter().map(|convolve| Box::new(convolve) as _));
     kernels.push(Box::new(ConvolveTranspose));
+    kernels.push(Box::new(Unfold));
     kernels.extend(Resize::all().into_iter().map(|resize| Box::new(resize) as _));
     kernels.extend(Rope::all().into_iter().map(|rope| Box::new(rope) as _));
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Quantize::new(format)) as _));
