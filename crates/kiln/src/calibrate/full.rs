@@ -21,7 +21,7 @@ pub(crate) fn run(
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
     let plan = match effort {
-        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 20e-6, seconds: 0.008 }, seconds: 18.0 },
+        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 20e-6, seconds: 0.005 }, seconds: 16.0 },
         Effort::Thorough => Plan { budget: Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, seconds: 60.0 },
     };
     let mut points: Vec<(Class, f64, Probe)> = Vec::new();
