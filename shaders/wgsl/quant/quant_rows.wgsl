@@ -236,6 +236,15 @@ fn add_parts(begin: vec4<u32>, lane: u32, row: u32, local: u32) {
 }
 #endif
 
+// The result at a place, from the product.
+fn result(product: f32, at: u32) -> f32 {
+#if ADDS
+    return product + addend[at >> 2u][at & 3u];
+#else
+    return product;
+#endif
+}
+
 @compute @workgroup_size(${WORKGROUP})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -293,7 +302,7 @@ fn main(
             let at = row * p.out_row + p.out_first + column;
             for (var j = 0u; j < 4u; j++) {
                 if is_written(tile, row, column + j) {
-                    out[at + j] = finished(sum[j]);
+                    out[at + j] = result(finished(sum[j]), at + j);
                 }
             }
         }

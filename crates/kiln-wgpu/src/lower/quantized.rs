@@ -1,4 +1,4 @@
-use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_ir::op::{Dequantize, Elementwise, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
 
 use super::pieces::pieces;
@@ -85,6 +85,12 @@ enum Way {
     Tiles { tall: usize },
 }
 
+impl Way {
+    fn is_tiles(self) -> bool {
+        matches!(self, Self::Tiles { .. })
+    }
+}
+
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 256;
 
@@ -123,19 +129,35 @@ pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
 }
 
 impl Lower<GpuDevice> for QuantMatmul {
+    /// A third operand is added to the result: the device requests
+    /// [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, w) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let (m, n, k) = (x.rows(), w.rows(), w.columns());
         let blocks = k / self.format.block_len();
         let row_bytes = blocks * self.format.block_bytes();
-        for rows in pieces(&plan.target.limits, m, &[4 * k, 4 * n]) {
-            for columns in pieces(&plan.target.limits, n, &[row_bytes]) {
+        let rows_of_x = pieces(&plan.target.limits, m, &[4 * k, 4 * n]);
+        let of_weights = pieces(&plan.target.limits, n, &[row_bytes]);
+        if let Some(&addend) = inputs.get(2)
+            && rows_of_x.iter().any(|rows| of_weights.iter().any(|columns| way(rows.len, columns.len, k).is_tiles()))
+        {
+            let product = plan.scratch(outputs[0].ty);
+            self.lower(plan, &inputs[..2], &[product])?;
+            return Elementwise::add().lower(plan, &[product, addend], outputs);
+        }
+        for rows in &rows_of_x {
+            for columns in &of_weights {
                 let (m, n_here) = (rows.len, columns.len);
                 let format = kiln_shaders::constant(self.format);
+                let x = rows.of(inputs[0].at, 4 * k);
+                let mut buffers = vec![x, columns.of(inputs[1].at, row_bytes), rows.of(outputs[0].at, 4 * n)];
                 let (kernel, constants, down, across) = match way(m, n_here, k) {
-                    Way::Rows { rows, lanes } => {
-                        let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32)];
-                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(rows), n_here.div_ceil(1024 / lanes))
+                    Way::Rows { rows: held, lanes } => {
+                        // Without an addend any binding takes its place.
+                        buffers.push(inputs.get(2).map_or(x, |addend| rows.of(addend.at, 4 * n)));
+                        let adds = ("ADDS", u32::from(inputs.len() > 2));
+                        let constants = vec![format, ("ROWS", held as u32), ("LANES", lanes as u32), adds];
+                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(held), n_here.div_ceil(1024 / lanes))
                     }
                     Way::Tiles { tall } => {
                         let constants = vec![format, ("TALL", tall as u32)];
@@ -144,11 +166,6 @@ impl Lower<GpuDevice> for QuantMatmul {
                 };
                 let total = down * across;
                 let params = [m, n_here, blocks, n, columns.start, down, total].map(Word::from);
-                let buffers = vec![
-                    rows.of(inputs[0].at, 4 * k),
-                    columns.of(inputs[1].at, row_bytes),
-                    rows.of(outputs[0].at, 4 * n),
-                ];
                 plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(total));
             }
         }
