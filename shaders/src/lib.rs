@@ -269,7 +269,7 @@ sources! {
         /// The greatest of short rows, or sorted runs of long ones.
         TOP_K_SORT = top_k_sort;
     }
-    cast includes [] {
+    cast includes [halves] {
         /// Elements as those of another type.
         CAST = cast;
     }

@@ -256,12 +256,16 @@ fn main(
         return;
     }
     // Neighbouring workgroups share rows of w.
-    let tile = number % p.down;
+    var place_of_rows = number;
+    if p.down > 1u {
+        place_of_rows = number / p.down;
+    }
+    let tile = number - place_of_rows * p.down;
     if !is_here(tile) {
         return;
     }
     let lane = local % LANES;
-    let column = ((number / p.down) * SLOTS + local / LANES) * 4u;
+    let column = (place_of_rows * SLOTS + local / LANES) * 4u;
     let begin = weight_rows(tile, vec4<u32>(column, column + 1u, column + 2u, column + 3u)) * p.k_blocks;
     for (var i = 0u; i < ROWS; i++) {
         sums[i] = vec4<f32>(0.0);
@@ -290,15 +294,22 @@ fn main(
     for (var i = 0u; i < ROWS; i++) {
         workgroupBarrier();
         shared_vectors[local] = sums[i];
-        for (var half = LANES / 2u; half > 0u; half /= 2u) {
-            workgroupBarrier();
-            if lane < half {
-                shared_vectors[local] += shared_vectors[local + half];
+        workgroupBarrier();
+        // Eight lanes add every eighth sum, and the first of them what they have.
+        if lane < 8u {
+            var some = vec4<f32>(0.0);
+            for (var j = 0u; j < LANES; j += 8u) {
+                some += shared_vectors[local + j];
             }
+            shared_vectors[local] = some;
         }
+        workgroupBarrier();
         if lane == 0u {
             let row = row_of_result(tile, i);
-            let sum = shared_vectors[local];
+            var sum = vec4<f32>(0.0);
+            for (var j = 0u; j < 8u; j++) {
+                sum += shared_vectors[local + j];
+            }
             let at = row * p.out_row + p.out_first + column;
             for (var j = 0u; j < 4u; j++) {
                 if is_written(tile, row, column + j) {

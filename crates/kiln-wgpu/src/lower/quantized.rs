@@ -118,8 +118,8 @@ pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     // A piece of x in workgroup memory serves at most this many lanes.
     let most = parts(k).min(128 / rows);
     // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups. Measured on an
-    // H200, for one row times 8192 x 28672 of Q4_K: fewer than 16 and more than 32 are slower.
-    let (least, enough) = if rows == 1 { (16, BUSY / 2) } else { (32, 3 * BUSY) };
+    // H100, for one row times 4096 x 4096 to 14336 of Q4_K and Q6_K: 64 are faster than 16, 32 and 128.
+    let (least, enough) = if rows == 1 { (64, BUSY / 2) } else { (32, 3 * BUSY) };
     let few = |lanes: usize| lanes < least || down * n.div_ceil(1024 / lanes) < enough;
     let mut lanes = 8;
     while 2 * lanes <= most && few(lanes) {
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn few_rows_go_to_lanes_and_many_to_tiles() {
         // More lanes for fewer weights.
-        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 16 });
-        assert_eq!(way(1, 4096, 14_336), Way::Rows { rows: 1, lanes: 32 });
+        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 64 });
+        assert_eq!(way(1, 1024, 4096), Way::Rows { rows: 1, lanes: 128 });
         assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 128 });
         assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
         assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });
