@@ -192,7 +192,7 @@ fn together(target: &Target, steps: &[Dispatch]) -> Option<Dispatch> {
 mod tests {
     use kiln_device::Plan;
     use kiln_ir::graph::Graph;
-    use kiln_ir::op::{QuantMatmul, Softmax};
+    use kiln_ir::op::{Attention, AttentionOperands, QuantMatmul, Softmax};
     use kiln_ir::{DType, QuantFormat, Record, Shape, TensorType};
 
     use super::*;
@@ -229,6 +229,26 @@ mod tests {
         assert_eq!(products(limits(10)), [("quant_matvec", 4, 9), ("softmax", 4, 8)]);
         assert_eq!(products(limits(8)), [("quant_matvec", 3, 7), ("quant_matvec", 1, 4), ("softmax", 4, 8)]);
         assert_eq!(products(limits(4)).len(), 4 + 2);
+    }
+
+    #[test]
+    fn attentions_with_the_same_positions_share_what_queries_see() {
+        let mut graph = Graph::new();
+        let rows = |dims: &[usize]| TensorType::f32(Shape::new(dims).unwrap());
+        let [positions, lengths] = [0; 2].map(|_| graph.input(TensorType::u32(Shape::new(&[1]).unwrap())));
+        let mut attention = |window: Option<u32>| {
+            let [q, k, v] = [&[4, 1, 64][..], &[2, 32, 64], &[2, 32, 64]].map(|dims| graph.input(rows(dims)));
+            let of = AttentionOperands { positions: Some(positions), lengths: Some(lengths), ..Default::default() };
+            let causal = Attention::causal();
+            let op = window.map_or(causal, |window| causal.windowed(window));
+            graph.attention_with(q, k, v, of, op).unwrap()
+        };
+        let wanted = [attention(None), attention(None), attention(Some(8)), attention(None)];
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false };
+        let plan = Plan::<crate::GpuDevice>::new(&graph, &wanted, &target).unwrap();
+        let sights = plan.steps.iter().filter(|step| step.code.name() == "attention_sights");
+        // One for all layers without a window, one for the others.
+        assert_eq!((sights.count(), plan.kept.len(), plan.faults.len()), (2, 2, 2));
     }
 
     #[test]
