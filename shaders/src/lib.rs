@@ -26,6 +26,7 @@ macro_rules! source {
 pub mod elementwise;
 mod symbols;
 mod template;
+mod together;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -34,6 +35,7 @@ use kiln_ir::op::Reduction;
 
 pub use symbols::{Symbolic, constant, number};
 pub use template::{Access, Binding, Capabilities, Head};
+pub use together::{Configured, Together};
 
 /// Invocations of a workgroup.
 pub const WORKGROUP: u32 = 256;
@@ -267,7 +269,7 @@ sources! {
         /// The greatest of short rows, or sorted runs of long ones.
         TOP_K_SORT = top_k_sort;
     }
-    cast includes [] {
+    cast includes [halves] {
         /// Elements as those of another type.
         CAST = cast;
     }

@@ -5,8 +5,8 @@ use kiln_ir::op::{Comparison, ElementwiseKind, IntegerFunction, Reduction};
 use kiln_ir::{DType, QuantFormat};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 use kiln_shaders::{
-    ARITHMETIC, Access, COMPARE, Capabilities, DEQUANTIZE, Head, KERNELS, Kernel, REDUCE_ROWS, Symbolic, constant,
-    state_words,
+    ARITHMETIC, Access, COMPARE, Capabilities, DEQUANTIZE, Head, KERNELS, Kernel, QUANT_MATVEC, REDUCE_ROWS, Symbolic,
+    Together, constant, state_words,
 };
 use naga::back::{hlsl, msl, spv};
 use naga::valid;
@@ -111,6 +111,44 @@ fn every_kernel_is_sound_in_every_variant() {
             }
         }
     }
+}
+
+#[test]
+fn kernels_that_run_together_are_sound() {
+    let check = |what: &str, kernels: &[_]| {
+        // The first binding is the same memory in all of them.
+        let together = Together::new(kernels, |[_, a], [_, b]| a == 0 && b == 0);
+        let Some(together) = together else { return };
+        let head = together.head();
+        // Immediates are 64 words at most.
+        for capabilities in [Capabilities::PLAIN, Capabilities { subgroup: true, immediates: head.params.len() < 64 }] {
+            check(what, &together.text(capabilities), &head, capabilities);
+        }
+    };
+    for kernel in KERNELS {
+        let constants: Vec<_> = combinations(&kernel.head().constants)
+            .into_iter()
+            .map(|set| set.into_iter().map(|(name, value)| (&*name.to_owned().leak(), value)).collect::<Vec<_>>())
+            .collect();
+        let ends = [constants.first(), constants.last()].map(|set| (*kernel, set.unwrap().clone()));
+        let [first, last] = &ends;
+        check(&format!("{} and another", kernel.name), &[first.clone(), last.clone(), first.clone()]);
+    }
+    let product = |format| (QUANT_MATVEC, vec![constant(format), ("ROWS", 1), ("LANES", 64), ("ADDS", 0)]);
+    // Without an addend x takes its place.
+    let is_x = |at: usize| [0, 3].contains(&at);
+    for format in QuantFormat::ALL {
+        let kernels = [QuantFormat::Q4K, QuantFormat::Q4K, format].map(product);
+        check(&format!("products with Q4_K and {format:?}"), &kernels);
+        let together = Together::new(&kernels, |[_, a], [_, b]| is_x(a) && is_x(b)).unwrap();
+        assert_eq!(together.bindings(), [[0, 0], [0, 1], [0, 2], [1, 1], [1, 2], [2, 1], [2, 2]]);
+        let text = together.text(Capabilities::PLAIN);
+        // What all have in common is there once, and workgroup memory never twice.
+        assert_eq!(text.matches("fn group_number(").count(), 1, "{text}");
+        assert_eq!(text.matches("var<workgroup> highs").count(), 1, "{text}");
+        assert_eq!(text.matches("fn raw_of_").count(), 3, "{text}");
+    }
+    assert!(Together::new(&[(Kernel::custom("own", ""), Vec::new())], |_, _| false).is_none());
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl<D: Driver> Executable<D> {
 
     /// Bytes of its results and intermediate results.
     pub(crate) fn computed_bytes(&self) -> u64 {
-        let between = self.memory.slots.iter().chain(&self.memory.scratch);
+        let between = self.memory.slots.iter().chain(&self.memory.scratch).chain(&self.memory.kept);
         self.memory.results.values().chain(between).map(|region| region.bytes()).sum()
     }
 

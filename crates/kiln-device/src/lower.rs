@@ -1,5 +1,7 @@
 //! Lowering: from an operation to launches of kernels. A backend implements [`Lower`] for each operation.
 
+use std::collections::HashMap;
+
 use kiln_ir::op::{BroadcastTo, Cast, Op, Operation, Permute, Quantize, RmsNorm};
 use kiln_ir::{DType, Result, Shape, TensorType};
 
@@ -131,7 +133,19 @@ pub struct Lowering<'a, D: Driver> {
     scratch: &'a mut Vec<u64>,
     /// Number of pieces of scratch memory that this step uses.
     used: usize,
+    kept: &'a mut Kept,
     faults: &'a mut Vec<Fault>,
+}
+
+/// What identifies a value that several steps of a plan need: what it is, its parameters, and the operands that it is computed from.
+type Key = (&'static str, Vec<u32>, Vec<Location>);
+
+/// The values that several steps of a plan share.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    known: HashMap<Key, usize>,
+    /// Bytes of each.
+    pub(crate) bytes: Vec<u64>,
 }
 
 impl<'a, D: Driver> Lowering<'a, D> {
@@ -139,9 +153,10 @@ impl<'a, D: Driver> Lowering<'a, D> {
         target: &'a D::Target,
         steps: &'a mut Vec<D::Step>,
         scratch: &'a mut Vec<u64>,
+        kept: &'a mut Kept,
         faults: &'a mut Vec<Fault>,
     ) -> Self {
-        Self { target, steps, scratch, used: 0, faults }
+        Self { target, steps, scratch, used: 0, kept, faults }
     }
 
     /// Lowers for another driver, to `steps`, with the scratch memory and the faults of this plan.
@@ -151,8 +166,14 @@ impl<'a, D: Driver> Lowering<'a, D> {
         steps: &mut Vec<E::Step>,
         lower: impl FnOnce(&mut Lowering<'_, E>) -> Result<T>,
     ) -> Result<T> {
-        let mut inner =
-            Lowering { target, steps, scratch: &mut *self.scratch, used: self.used, faults: &mut *self.faults };
+        let mut inner = Lowering {
+            target,
+            steps,
+            scratch: &mut *self.scratch,
+            used: self.used,
+            kept: &mut *self.kept,
+            faults: &mut *self.faults,
+        };
         let lowered = lower(&mut inner);
         self.used = inner.used;
         lowered
@@ -172,6 +193,27 @@ impl<'a, D: Driver> Lowering<'a, D> {
     /// Memory for a tensor for the duration of this step, its contents undefined.
     pub fn scratch(&mut self, ty: TensorType) -> Value {
         Value { at: self.scratch_bytes(ty.bytes()), ty }
+    }
+
+    /// Memory for a value that later steps of the plan may need again, and whether this is the first step that does: it computes
+    /// the value. `what`, `params` and `operands` identify it. If an operand is not an input of the plan, which no step writes, the
+    /// memory is scratch memory.
+    pub fn kept_bytes(
+        &mut self,
+        what: &'static str,
+        params: &[u32],
+        operands: &[Location],
+        bytes: usize,
+    ) -> (Location, bool) {
+        if !operands.iter().all(|operand| matches!(operand, Location::Input(_))) {
+            return (self.scratch_bytes(bytes), true);
+        }
+        let number = self.kept.bytes.len();
+        let known = *self.kept.known.entry((what, params.to_vec(), operands.to_vec())).or_insert(number);
+        if known == number {
+            self.kept.bytes.push(bytes as u64);
+        }
+        (Location::Kept(known), known == number)
     }
 
     /// Lowers a part of this step, whose scratch memory the next part uses again.

@@ -7,7 +7,7 @@ use kiln_ir::op::{Op, total_bytes};
 use kiln_ir::{Error, Record, Result, TensorType};
 
 use crate::driver::{Driver, RegionOf};
-use crate::lower::{Lowering, Value};
+use crate::lower::{Kept, Lowering, Value};
 use crate::memory::Region;
 
 /// Memory of a plan.
@@ -23,6 +23,8 @@ pub enum Location {
     Slot(usize),
     /// Memory of one operation. Operations run one after another, so they share it.
     Scratch(usize),
+    /// A value that several operations need, computed by the first of them.
+    Kept(usize),
     /// The words that report one kind of fault.
     Fault(usize),
     /// The memory through which the other devices of a group send to the device of this number.
@@ -78,6 +80,8 @@ pub struct Plan<D: Driver> {
     pub slots: Vec<u64>,
     /// Bytes of each piece of scratch memory.
     pub scratch: Vec<u64>,
+    /// Bytes of each value that several operations need.
+    pub kept: Vec<u64>,
     /// The faults that kernels may report.
     pub faults: Vec<Fault>,
     /// Inputs and states that are read or written, with their bytes.
@@ -89,7 +93,8 @@ pub struct Plan<D: Driver> {
 impl<D: Driver> Plan<D> {
     /// Bytes of what it computes: results, intermediate results and scratch memory.
     pub fn computed_bytes(&self) -> u64 {
-        total_bytes(self.slots.iter().chain(&self.scratch).copied().chain(self.results.iter().map(|&(_, bytes)| bytes)))
+        let own = self.slots.iter().chain(&self.scratch).chain(&self.kept).copied();
+        total_bytes(own.chain(self.results.iter().map(|&(_, bytes)| bytes)))
     }
 
     /// Plans the computation of the wanted tensors.
@@ -102,14 +107,14 @@ impl<D: Driver> Plan<D> {
         let value = |id: TensorId| Ok(Value { at: location(id)?, ty: graph.ty(id)? });
         let bytes = |id: TensorId| graph.ty(id).map(|ty| ty.bytes() as u64);
 
-        let (mut steps, mut scratch, mut faults) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut steps, mut scratch, mut kept, mut faults) = (Vec::new(), Vec::new(), Kept::default(), Vec::new());
         let mut left = &schedule.steps[..];
         for &count in &schedule.rounds {
             let (round, others) = left.split_at(count);
             let mut begins = Vec::with_capacity(count);
             for step in round {
                 begins.push(steps.len());
-                let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut faults);
+                let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut kept, &mut faults);
                 let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
                 let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
                 match step {
@@ -131,6 +136,7 @@ impl<D: Driver> Plan<D> {
             steps,
             slots: schedule.slots.iter().map(|slot| slot.bytes as u64).collect(),
             scratch,
+            kept: kept.bytes,
             faults,
             inputs: inputs.collect::<Result<_>>()?,
             results: results.collect::<Result<_>>()?,
@@ -156,6 +162,7 @@ pub struct Bindings<M> {
     pub(crate) results: HashMap<TensorId, Region<M>>,
     pub(crate) slots: Vec<Region<M>>,
     pub(crate) scratch: Vec<Region<M>>,
+    pub(crate) kept: Vec<Region<M>>,
     pub(crate) faults: Option<Region<M>>,
     fault_stride: u64,
     /// Of each device of a group, and which of them this is.
@@ -176,7 +183,7 @@ impl<M> Bindings<M> {
             inputs.insert(id, given_or_taken(id, bytes)?);
         }
         let all = |sizes: &[u64]| sizes.iter().map(|&bytes| take(bytes)).collect::<Result<Vec<_>>>();
-        let (slots, scratch) = (all(&plan.slots)?, all(&plan.scratch)?);
+        let (slots, scratch, kept) = (all(&plan.slots)?, all(&plan.scratch)?, all(&plan.kept)?);
         let mut results = HashMap::new();
         for &(location, bytes) in &plan.results {
             if let Location::Result(id) = location
@@ -190,7 +197,7 @@ impl<M> Bindings<M> {
             0 => None,
             count => Some(take(fault_stride * count)?),
         };
-        Ok(Self { inputs, results, slots, scratch, faults, fault_stride, exchange: (Vec::new(), 0) })
+        Ok(Self { inputs, results, slots, scratch, kept, faults, fault_stride, exchange: (Vec::new(), 0) })
     }
 
     /// The memory of device `own` of a group.
@@ -209,6 +216,7 @@ impl<M> Bindings<M> {
             results: of(&self.results)?,
             slots: all(&self.slots)?,
             scratch: all(&self.scratch)?,
+            kept: all(&self.kept)?,
             faults: self.faults.as_ref().map(&of_device).transpose()?,
             fault_stride: self.fault_stride,
             exchange: (exchange.to_vec(), own),
@@ -225,6 +233,7 @@ impl<M> Bindings<M> {
             Location::Result(id) => self.results.get(&id).cloned(),
             Location::Slot(slot) => self.slots.get(slot).cloned(),
             Location::Scratch(number) => self.scratch.get(number).cloned(),
+            Location::Kept(number) => self.kept.get(number).cloned(),
             Location::Fault(number) => {
                 let stride = self.fault_stride;
                 self.faults.as_ref().and_then(|words| words.part(stride * number as u64, stride, stride))

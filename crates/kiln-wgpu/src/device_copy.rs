@@ -41,6 +41,7 @@ impl DeviceCopy {
                 steps: vec![copy],
                 slots: Vec::new(),
                 scratch: Vec::new(),
+                kept: Vec::new(),
                 faults: Vec::new(),
                 inputs: vec![(from, bytes), (to, bytes)],
                 results: vec![(Location::Input(to), bytes)],

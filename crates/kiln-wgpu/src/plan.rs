@@ -2,7 +2,7 @@
 
 use kiln_device::Location;
 use kiln_shaders::elementwise::Chain;
-use kiln_shaders::{Capabilities, Head, Kernel};
+use kiln_shaders::{Capabilities, Head, Kernel, Together};
 
 /// The properties of a device that plans depend on.
 #[derive(Debug, Clone)]
@@ -84,6 +84,8 @@ pub(crate) enum Code {
     Kernel(Kernel, Vec<(&'static str, u32)>),
     /// A chain of element-wise functions.
     Chain(Chain),
+    /// Several kernels, each in workgroups of its own.
+    Together(Together),
 }
 
 impl Code {
@@ -91,6 +93,7 @@ impl Code {
         match self {
             Self::Kernel(kernel, _) => kernel.name,
             Self::Chain(_) => "elementwise",
+            Self::Together(together) => together.name(),
         }
     }
 
@@ -98,6 +101,7 @@ impl Code {
         match self {
             Self::Kernel(kernel, _) => kernel.head(),
             Self::Chain(chain) => chain.head(),
+            Self::Together(together) => together.head(),
         }
     }
 
@@ -105,6 +109,7 @@ impl Code {
         match self {
             Self::Kernel(kernel, constants) => kernel.text(constants, capabilities),
             Self::Chain(chain) => chain.text(capabilities),
+            Self::Together(together) => together.text(capabilities),
         }
     }
 }
@@ -118,9 +123,151 @@ pub struct Dispatch {
     pub(crate) groups: [u32; 3],
 }
 
+/// Maximum workgroups of joined dispatches: with more, what a dispatch costs by itself is a small share. Chosen, not measured.
+const MOST_JOINED: u32 = 4096;
+
+/// Joins dispatches of a round into as few as the bindings allow, if each operation has one, and none uses scratch memory,
+/// which the operations of a round share.
+pub(crate) fn join(target: &Target, steps: &mut Vec<Dispatch>, begins: &[usize]) {
+    let Some(&begin) = begins.first().filter(|&&begin| begins.iter().copied().eq(begin..steps.len())) else { return };
+    let is_own = |step: &Dispatch| !step.buffers.iter().any(|slice| matches!(slice.at, Location::Scratch(_)));
+    let groups: u32 =
+        steps[begin..].iter().map(|step| step.groups[0].saturating_mul(step.groups[1])).fold(0, u32::saturating_add);
+    if groups > MOST_JOINED.min(target.limits.max_compute_workgroups_per_dimension)
+        || !steps[begin..].iter().all(is_own)
+    {
+        return;
+    }
+    let mut joined: Vec<Dispatch> = Vec::new();
+    let mut held: Vec<Dispatch> = Vec::new();
+    for step in steps.drain(begin..) {
+        held.push(step);
+        if together(target, &held).is_none()
+            && let Some(step) = held.pop()
+        {
+            joined.extend(flushed(target, &mut held));
+            held.push(step);
+        }
+    }
+    joined.extend(flushed(target, &mut held));
+    steps.extend(joined);
+}
+
+/// Some dispatches as one if they can be, and as they are otherwise. Leaves none.
+fn flushed(target: &Target, held: &mut Vec<Dispatch>) -> Vec<Dispatch> {
+    match together(target, held) {
+        Some(joined) if held.len() > 1 => {
+            held.clear();
+            vec![joined]
+        }
+        _ => std::mem::take(held),
+    }
+}
+
+/// Several dispatches as one, unless it would have too many bindings.
+fn together(target: &Target, steps: &[Dispatch]) -> Option<Dispatch> {
+    let kernel = |step: &Dispatch| match &step.code {
+        Code::Kernel(kernel, constants) => Some((*kernel, constants.clone())),
+        _ => None,
+    };
+    let kernels = steps.iter().map(kernel).collect::<Option<Vec<_>>>()?;
+    let slice = |[step, buffer]: [usize; 2]| steps[step].buffers[buffer];
+    let together = Together::new(&kernels, |a, b| slice(a) == slice(b))?;
+    let buffers: Vec<Slice> = together.bindings().into_iter().map(slice).collect();
+    if buffers.len() > target.limits.max_storage_buffers_per_shader_stage as usize {
+        return None;
+    }
+    let counts = steps.iter().map(|step| step.groups[0] * step.groups[1]);
+    let ends = counts.scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    });
+    let mut ends: Vec<u32> = ends.collect();
+    let total = ends.pop()?;
+    let params = steps.iter().flat_map(|step| &step.params).chain(&ends).copied().collect();
+    Some(Dispatch { code: Code::Together(together), buffers, params, groups: [total, 1, 1] })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Grid;
+    use kiln_device::Plan;
+    use kiln_ir::graph::Graph;
+    use kiln_ir::op::{Attention, AttentionOperands, QuantMatmul, Softmax};
+    use kiln_ir::{DType, QuantFormat, Record, Shape, TensorType};
+
+    use super::*;
+
+    /// The dispatches of four products of one row with weights of these formats, and of something that is computed from each.
+    fn products(limits: wgpu::Limits) -> Vec<(&'static str, usize, usize)> {
+        let mut graph = Graph::new();
+        let x = graph.input(TensorType::f32(Shape::new(&[1, 256]).unwrap()));
+        let formats = [QuantFormat::Q4K, QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q8_0];
+        let wanted = formats.map(|format| {
+            let weights = graph.input(TensorType::of(DType::Blocks(format), Shape::new(&[256, 256]).unwrap()).unwrap());
+            let y = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
+            graph.record(Softmax, &[y]).unwrap()
+        });
+        let target = Target { limits, cooperative: false };
+        let steps = Plan::<crate::GpuDevice>::new(&graph, &wanted, &target).unwrap().steps;
+        let kernels = |step: &Dispatch| match &step.code {
+            Code::Together(together) => {
+                together.head().params.iter().filter(|(name, _)| name.starts_with("end_")).count() + 1
+            }
+            _ => 1,
+        };
+        for step in &steps {
+            assert_eq!(step.params.len(), step.code.head().params.len());
+            assert_eq!(step.buffers.len(), step.code.head().bindings.len());
+        }
+        steps.iter().map(|step| (step.code.name(), kernels(step), step.buffers.len())).collect()
+    }
+
+    #[test]
+    fn dispatches_of_a_round_are_joined_as_far_as_bindings_allow() {
+        let limits = |most| wgpu::Limits { max_storage_buffers_per_shader_stage: most, ..wgpu::Limits::default() };
+        // x and for each product its weights and its result.
+        assert_eq!(products(limits(10)), [("quant_matvec", 4, 9), ("softmax", 4, 8)]);
+        assert_eq!(products(limits(8)), [("quant_matvec", 3, 7), ("quant_matvec", 1, 4), ("softmax", 4, 8)]);
+        assert_eq!(products(limits(4)).len(), 4 + 2);
+    }
+
+    #[test]
+    fn attentions_with_the_same_positions_share_what_queries_see() {
+        let mut graph = Graph::new();
+        let rows = |dims: &[usize]| TensorType::f32(Shape::new(dims).unwrap());
+        let [positions, lengths] = [0; 2].map(|_| graph.input(TensorType::u32(Shape::new(&[1]).unwrap())));
+        let mut attention = |window: Option<u32>| {
+            let [q, k, v] = [&[4, 1, 64][..], &[2, 32, 64], &[2, 32, 64]].map(|dims| graph.input(rows(dims)));
+            let of = AttentionOperands { positions: Some(positions), lengths: Some(lengths), ..Default::default() };
+            let causal = Attention::causal();
+            let op = window.map_or(causal, |window| causal.windowed(window));
+            graph.attention_with(q, k, v, of, op).unwrap()
+        };
+        let wanted = [attention(None), attention(None), attention(Some(8)), attention(None)];
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false };
+        let plan = Plan::<crate::GpuDevice>::new(&graph, &wanted, &target).unwrap();
+        let sights = plan.steps.iter().filter(|step| step.code.name() == "attention_sights");
+        // One for all layers without a window, one for the others.
+        assert_eq!((sights.count(), plan.kept.len(), plan.faults.len()), (2, 2, 2));
+    }
+
+    #[test]
+    fn dispatches_with_scratch_memory_or_many_workgroups_stay_apart() {
+        let of = |groups: u32, at: Location| Dispatch {
+            code: Code::Kernel(kiln_shaders::COPY, Vec::new()),
+            buffers: vec![at.into(), Location::Slot(1).into()],
+            params: Vec::new(),
+            groups: [groups, 1, 1],
+        };
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false };
+        for (groups, at, expected) in
+            [(MOST_JOINED, Location::Slot(0), 2), (1, Location::Scratch(0), 2), (1, Location::Slot(0), 1)]
+        {
+            let mut steps = vec![of(groups, at), of(groups, Location::Slot(2))];
+            join(&target, &mut steps, &[0, 1]);
+            assert_eq!(steps.len(), expected, "{groups} {at:?}");
+        }
+    }
 
     #[test]
     fn a_grid_that_is_too_long_is_folded_and_has_every_group() {

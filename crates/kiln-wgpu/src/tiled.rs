@@ -114,6 +114,7 @@ fn plan(
         steps: dispatches,
         slots: Vec::new(),
         scratch: vec![partial, 4 * tiles.div_ceil(2).max(1) as u64],
+        kept: Vec::new(),
         faults: Vec::new(),
         inputs: vec![(input, ty.bytes() as u64)],
         results,

@@ -5,8 +5,8 @@ mod support;
 
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Op, QuantMatmul, Quantize};
-use kiln_ir::{Buffer, Operand, Operations, QuantFormat, Shape};
-use kiln_wgpu::GpuBackend;
+use kiln_ir::{Buffer, Operand, Operations, QuantFormat, Record, Shape};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch};
 
 fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; format.bytes(x.len()).expect("whole blocks")];
@@ -134,6 +134,54 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
                     got[at]
                 );
             }
+        }
+    }
+}
+
+/// The products of a batch run together, and take what is added to them; their bits are those of each product by itself.
+#[test]
+fn products_that_run_together_have_the_bits_of_each_alone() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(103);
+    let k = 1024 + 256;
+    // Of one row, of a few, and of so many that tiles multiply them.
+    for (m, n) in [(1, 70), (3, 70), (20, 64 * 70 + 6)] {
+        let mut x = random.uniforms(m * k, -1.0, 1.0);
+        // Elements that are multiplied without rounding.
+        x[3] = 1e-30;
+        (x[40], x[600]) = (1e35, -1e-38);
+        let shapes = [[m, k], [n, k]].map(|dims| Shape::new(&dims).unwrap());
+        let addend = random.uniforms(m * n, -1.0, 1.0);
+        let formats = [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q8_0, QuantFormat::Q4K];
+        let weights = formats.map(|format| {
+            let few = encoded(format, &random.uniforms(7 * k, -1.0, 1.0));
+            Buffer::Blocks(format, few.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect())
+        });
+        let mut batch = GpuCommandBatch::new(device.clone());
+        let input = batch.upload(&x, &[m, k]).unwrap();
+        let added = batch.upload(&addend, &[m, n]).unwrap();
+        let mut wanted = Vec::new();
+        for (format, weights) in formats.into_iter().zip(&weights) {
+            let weights = batch.upload_operand(&Operand::new(weights.as_data(), shapes[1]).unwrap()).unwrap();
+            wanted.push(batch.record(QuantMatmul { format }, &[input, weights]).unwrap());
+            let double = batch.scale(input, 2.0).unwrap();
+            let of_double = batch.record(QuantMatmul { format }, &[double, weights]).unwrap();
+            wanted.push(batch.add(of_double, added).unwrap());
+        }
+        let got = batch.run(&wanted).unwrap();
+        let double: Vec<f32> = x.iter().map(|x| 2.0 * x).collect();
+        for (number, (format, weights)) in formats.into_iter().zip(&weights).enumerate() {
+            let alone = |x: &[f32]| {
+                let x = Buffer::F32(x.to_vec());
+                let operands = [(x.as_data(), shapes[0]), (weights.as_data(), shapes[1])];
+                let operands = operands.map(|(data, shape)| Operand::new(data, shape).unwrap());
+                backend.run(&Op::from(QuantMatmul { format }), &operands).unwrap()[0].as_data().f32().to_vec()
+            };
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let sums: Vec<f32> = alone(&double).iter().zip(&addend).map(|(product, addend)| product + addend).collect();
+            assert_eq!(bits(got[2 * number].as_data().f32()), bits(&alone(&x)), "{format:?}, {m} rows");
+            assert_eq!(bits(got[2 * number + 1].as_data().f32()), bits(&sums), "{format:?} and an addend, {m} rows");
         }
     }
 }

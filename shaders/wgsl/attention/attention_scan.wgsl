@@ -71,7 +71,7 @@ fn main(
     let unit = number / p.splits;
     let length = p.d / 4u;
     let first = split * p.slice;
-    let count = min(p.slice, p.t - first);
+    var count = min(p.slice, p.t - first);
     let q_base = unit * p.rows * length;
     let kv_base = (unit * p.t + first) * length;
 #if MORE
@@ -87,6 +87,8 @@ fn main(
         }
         return;
     }
+    // No query sees a key past the end.
+    count = min(count, bounds.end - first);
 #else
     let deep = length;
     let v_base = kv_base;

@@ -1,6 +1,7 @@
 // out[m, position[m / sharing, i]] = rows[m, i] for every matrix m, counted from `first` on, and each of its `s` new rows: bits are
 // copied, in vectors or words where rows are whole ones, and else in units of two bytes or of one, which replace their part of
-// a word without touching the others. A workgroup copies a row.
+// a word without touching the others. A workgroup copies a row. If TO_TYPE is not f32, rows are f32, and fours of them are
+// rounded to it.
 //
 // Every workgroup looks through all positions first. If one is out of range, nothing is written, and the first workgroup
 // reports it. A row whose position a later row of its matrix has is not written, nor one whose position is SKIPPED.
@@ -16,8 +17,16 @@
 #param positions: u32
 #param count: u32
 #constant UNIT = 1, 2, 4, 16
+#constant TO_TYPE = f32, f16, bf16
 #include common
+#if TO_TYPE == f16, bf16
+#include halves
+#endif
 
+#if TO_TYPE == f16, bf16
+alias From = vec4<f32>;
+alias To = vec2<u32>;
+#else
 #if UNIT == 16
 alias From = vec4<u32>;
 alias To = vec4<u32>;
@@ -32,6 +41,7 @@ alias To = atomic<u32>;
 const PER: u32 = 4u / ${UNIT}u;
 const BITS: u32 = 8u * ${UNIT}u;
 const MASK: u32 = 0xffffffffu >> (32u - BITS);
+#endif
 #endif
 
 const SKIPPED: u32 = 0xffffffffu;
@@ -82,6 +92,9 @@ fn main(
     let source = row * p.units;
     let target_row = (matrix * p.n + chosen) * p.units;
     for (var unit = local; unit < p.units; unit += ${WORKGROUP}u) {
+#if TO_TYPE == f16, bf16
+        out[target_row + unit] = paired(halves(rows[source + unit]));
+#else
 #if UNIT == 4, 16
         out[target_row + unit] = rows[source + unit];
 #else
@@ -91,6 +104,7 @@ fn main(
         let shift = BITS * (to % PER);
         atomicAnd(&out[to / PER], ~(MASK << shift));
         atomicOr(&out[to / PER], bits << shift);
+#endif
 #endif
     }
 }

@@ -40,30 +40,20 @@ fn lay_out(piece: u32, size: u32, vectors: u32, tile: u32, local: u32) {
     }
     workgroupBarrier();
 }
-#endif
 
-// For each row of x its sums with four rows of w.
-var<private> sums: array<vec4<f32>, ROWS>;
-
-// Adds the products of four elements of each row of w, from their words, with those of x from vector `at` on: of x where it
-// lies for one row, else of the piece that is laid out.
+// Adds the products of four elements of each row of w, from their words, with those of x from vector `at` of the piece that is
+// laid out on.
 fn add(words: vec4<u32>, step: vec4<f32>, least: vec4<f32>, at: u32) {
     let w0 = elements(words.x, step.x, least.x);
     let w1 = elements(words.y, step.y, least.y);
     let w2 = elements(words.z, step.z, least.z);
     let w3 = elements(words.w, step.w, least.w);
-#if ROWS == 1
-    let v = x[at];
-    let sum = sums[0];
-    sums[0] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
-#else
     let laid = spread(at);
     for (var i = 0u; i < ROWS; i++) {
         let v = shared_vectors[i * PIECE + laid];
         let sum = sums[i];
         sums[i] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
     }
-#endif
 }
 
 // Adds the products with part `part` of blocks `blocks_of`, one of each row of w, and x from vector `at` on.
@@ -86,15 +76,30 @@ fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
     add(vec4<u32>(a.high.z, b.high.z, c.high.z, d.high.z), high_step, high_least, high_at + 2u);
     add(vec4<u32>(a.high.w, b.high.w, c.high.w, d.high.w), high_step, high_least, high_at + 3u);
 }
+#endif
+
+// For each row of x its sums with four rows of w.
+var<private> sums: array<vec4<f32>, ROWS>;
 
 #if ROWS == 1
-// Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it is stored.
+// Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it is stored: a row after the other,
+// in little code, because hardly any workgroup runs it.
 fn add_elements(begin: vec4<u32>, lane: u32, row: u32) {
     let x_begin = row * p.k_blocks * (LEN / 4u);
-    for (var i = lane; i < p.k_blocks * PARTS; i += LANES) {
-        let block = i / PARTS;
-        let part = i % PARTS;
-        add_part(begin + block, part, x_begin + (block * LEN + place(part)) / 4u);
+    for (var r = 0u; r < 4u; r++) {
+        var sum = 0.0;
+        for (var i = lane; i < p.k_blocks * PARTS; i += LANES) {
+            let block = i / PARTS;
+            let w = part_of(begin[r] + block, i % PARTS);
+            let at = x_begin + (block * LEN + place(i % PARTS)) / 4u;
+            for (var j = 0u; j < 4u; j++) {
+                sum = product(elements(w.low[j], w.steps.x, w.steps.y), x[at + j], sum);
+            }
+            for (var j = 0u; j < 4u; j++) {
+                sum = product(elements(w.high[j], w.steps.z, w.steps.w), x[at + APART / 4u + j], sum);
+            }
+        }
+        sums[0][r] = sum;
     }
 }
 
@@ -236,6 +241,15 @@ fn add_parts(begin: vec4<u32>, lane: u32, row: u32, local: u32) {
 }
 #endif
 
+// The result at a place, from the product.
+fn result(product: f32, at: u32) -> f32 {
+#if ADDS
+    return product + addend[at >> 2u][at & 3u];
+#else
+    return product;
+#endif
+}
+
 @compute @workgroup_size(${WORKGROUP})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -247,12 +261,16 @@ fn main(
         return;
     }
     // Neighbouring workgroups share rows of w.
-    let tile = number % p.down;
+    var across = number;
+    if p.down > 1u {
+        across = number / p.down;
+    }
+    let tile = number - across * p.down;
     if !is_here(tile) {
         return;
     }
     let lane = local % LANES;
-    let column = ((number / p.down) * SLOTS + local / LANES) * 4u;
+    let column = (across * SLOTS + local / LANES) * 4u;
     let begin = weight_rows(tile, vec4<u32>(column, column + 1u, column + 2u, column + 3u)) * p.k_blocks;
     for (var i = 0u; i < ROWS; i++) {
         sums[i] = vec4<f32>(0.0);
@@ -262,7 +280,6 @@ fn main(
     add_parts(begin, lane, row_of_tile, local);
     let exponents = bitcast<vec4<u32>>(sums[0]) & vec4<u32>(INFINITY_BITS);
     if any(exponents == vec4<u32>(INFINITY_BITS)) {
-        sums[0] = vec4<f32>(0.0);
         add_elements(begin, lane, row_of_tile);
     }
 #else
@@ -281,19 +298,26 @@ fn main(
     for (var i = 0u; i < ROWS; i++) {
         workgroupBarrier();
         shared_vectors[local] = sums[i];
-        for (var half = LANES / 2u; half > 0u; half /= 2u) {
-            workgroupBarrier();
-            if lane < half {
-                shared_vectors[local] += shared_vectors[local + half];
+        workgroupBarrier();
+        // Eight lanes add every eighth sum, and the first of them what they have.
+        if lane < 8u {
+            var some = vec4<f32>(0.0);
+            for (var j = 0u; j < LANES; j += 8u) {
+                some += shared_vectors[local + j];
             }
+            shared_vectors[local] = some;
         }
+        workgroupBarrier();
         if lane == 0u {
             let row = row_of_result(tile, i);
-            let sum = shared_vectors[local];
+            var sum = vec4<f32>(0.0);
+            for (var j = 0u; j < 8u; j++) {
+                sum += shared_vectors[local + j];
+            }
             let at = row * p.out_row + p.out_first + column;
             for (var j = 0u; j < 4u; j++) {
                 if is_written(tile, row, column + j) {
-                    out[at + j] = finished(sum[j]);
+                    out[at + j] = result(finished(sum[j]), at + j);
                 }
             }
         }

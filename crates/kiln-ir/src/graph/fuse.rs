@@ -1,6 +1,6 @@
 use super::share::Simplified;
 use super::{Graph, TensorId};
-use crate::op::{Cost, ElementwiseKind, Op, RmsNorm, total_bytes};
+use crate::op::{Cost, ElementwiseKind, Op, QuantMatmul, RmsNorm, total_bytes};
 use crate::{DType, Error, QuantFormat, Result, Shape};
 
 /// How large a fused step may become; a backend with few bindings asks for less.
@@ -19,16 +19,19 @@ pub struct FusionLimits {
     /// Steps of one operation that read nothing of one another and are placed side by side, at most: a round of the schedule, which a
     /// backend may run as one launch.
     pub round: usize,
+    /// Whether products with quantised weights of different formats may be in one round.
+    pub mixed_formats: bool,
 }
 
 impl FusionLimits {
     /// Every operation is a step of its own.
-    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1, addends: false, norms: None, round: 1 };
+    pub const NONE: Self =
+        Self { inputs: 0, outputs: 0, instructions: 1, addends: false, norms: None, round: 1, mixed_formats: false };
 }
 
 impl Default for FusionLimits {
     fn default() -> Self {
-        Self { inputs: 16, outputs: 8, instructions: 64, addends: false, norms: None, round: 1 }
+        Self { inputs: 16, outputs: 8, instructions: 64, ..Self::NONE }
     }
 }
 
@@ -367,10 +370,14 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// The operation of a group that is a single node and not element-wise, and the norm that it includes.
+    /// What the groups of a round have in common: the operation of a group that is a single node and not element-wise, and the
+    /// norm that it includes. If a round may have products with weights of several formats, all of them count as the first format.
     fn single(&self, group: usize) -> Option<(Op, Option<RmsNorm>)> {
         let &[node] = &self.members[group][..] else { return None };
-        let op = self.graph.nodes[node].op;
+        let op = match self.graph.nodes[node].op {
+            Op::QuantMatmul(_) if self.limits.mixed_formats => QuantMatmul { format: QuantFormat::ALL[0] }.into(),
+            op => op,
+        };
         (!matches!(op, Op::Elementwise(_))).then(|| (op, self.norms.of(self.graph, node)))
     }
 

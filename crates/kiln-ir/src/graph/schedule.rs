@@ -403,6 +403,28 @@ mod tests {
     }
 
     #[test]
+    fn products_of_several_formats_are_one_round_if_allowed() {
+        let mut g = Graph::new();
+        let x = g.input(TensorType::f32(Shape::new(&[1, 256]).unwrap()));
+        let products = [crate::QuantFormat::Q4K, crate::QuantFormat::Q6K, crate::QuantFormat::Q4K].map(|format| {
+            let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
+            let w = g.input(weights);
+            push(&mut g, QuantMatmul { format }, &[x, w])
+        });
+        let rounds = |mixed_formats| {
+            let limits = FusionLimits { round: 4, mixed_formats, ..FusionLimits::default() };
+            let schedule = g.schedule(&products, limits).unwrap();
+            // The steps keep the format of their own weights.
+            for step in &schedule.steps {
+                let Step::Run { op: Op::QuantMatmul(QuantMatmul { format }), inputs, .. } = step else { panic!() };
+                assert_eq!(g.ty(inputs[1]).unwrap().dtype, crate::DType::Blocks(*format));
+            }
+            schedule.rounds
+        };
+        assert_eq!((rounds(false), rounds(true)), (vec![2, 1], vec![3]));
+    }
+
+    #[test]
     fn rounds_keep_results_that_they_read() {
         let mut g = Graph::new();
         let square = TensorType::f32(Shape::new(&[8, 8]).unwrap());

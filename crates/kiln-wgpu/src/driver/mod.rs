@@ -39,7 +39,7 @@ use self::direct::{Direct, HostResults};
 use self::program::Program;
 use crate::Region;
 use crate::lower::{cast, elementwise};
-use crate::plan::{Dispatch, FAULT_STRIDE, Target};
+use crate::plan::{self, Dispatch, FAULT_STRIDE, Target};
 
 kiln_device::device_methods!(GpuDevice);
 
@@ -135,6 +135,11 @@ impl Driver for GpuDevice {
 
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         elementwise::lower_fused(fused, plan, inputs, outputs);
+        Ok(())
+    }
+
+    fn join(target: &Target, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
+        plan::join(target, steps, begins);
         Ok(())
     }
 

@@ -14,8 +14,9 @@ use crate::{GpuDevice, Region};
 use kiln_device::waiting::{Arriving, Waiting};
 
 /// Maximum dispatches in one submission. Longer plans are split, so that other work is not delayed for long: in a
-/// browser, drawing the page.
-const DISPATCHES_A_SUBMISSION: usize = if cfg!(target_arch = "wasm32") { 32 } else { 256 };
+/// browser, drawing the page. Measured on an H100: a token of a model of 8 billion weights, 362 dispatches, takes 1.5 % longer in two
+/// submissions than in one.
+const DISPATCHES_A_SUBMISSION: usize = if cfg!(target_arch = "wasm32") { 32 } else { 512 };
 
 /// A plan's dispatches, compiled and bound.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
+use kiln_device::Location;
 
 /// Queries and keys of a block, as in the source.
 const BLOCK: usize = 64;
@@ -148,44 +149,33 @@ impl More {
     fn new(plan: &mut Lowering<'_>, op: &Attention, e: &AttentionExtents, inputs: &[Value]) -> Result<Self> {
         let places = op.places();
         let (queries, heads) = (e.batch * e.s, e.kv_heads * e.group);
-        let sights = plan.scratch(TensorType::u32(Shape::new(&[3 * queries + 2 * heads])?)).at;
         // Missing operands are not read: a few bytes that any binding allows take their place.
         let nothing = plan.scratch(TensorType::u32(Shape::new(&[4])?));
         let word = |plan: &mut Lowering<'_>, place: Option<usize>| match place.map(|place| inputs[place]) {
             Some(value) if value.ty.dtype.is_float() => as_f32(plan, value),
             other => Ok(other.unwrap_or(nothing)),
         };
-        let [positions, lengths, sinks, slopes] = [places.positions, places.lengths, places.sinks, places.slopes];
-        let count = |place: Option<usize>| place.map_or(0, |place| inputs[place].ty.shape.numel());
-        let fault = match lengths {
-            Some(_) => plan.fault(op.name(), e.t + 1),
-            None => plan.scratch_bytes(16),
-        };
-        let buffers = [
-            word(plan, positions)?.at,
-            word(plan, lengths)?.at,
-            word(plan, sinks)?.at,
-            word(plan, slopes)?.at,
-            sights,
-            fault,
-        ];
+        let given = [places.positions, places.lengths, places.sinks, places.slopes];
+        let operands: Vec<Location> =
+            given.into_iter().map(|place| Ok(word(plan, place)?.at)).collect::<Result<_>>()?;
         let mask = word(plan, places.mask)?;
-        let given = [positions, lengths, sinks, slopes].map(|place| Word::from(count(place)));
         let n = queries + heads;
-        let params = [
-            e.s.into(),
-            e.t.into(),
-            queries.into(),
-            heads.into(),
-            u32::from(op.causal).into(),
-            op.window.unwrap_or(u32::MAX).into(),
-            given[0],
-            given[1],
-            given[2],
-            given[3],
-            n.into(),
-        ];
-        plan.run(ATTENTION_SIGHTS, &[], &buffers, &params, Grid::invocations(n.max(1)));
+        let mut params: Vec<Word> = [e.s, e.t, queries, heads].map(Word::from).to_vec();
+        params.extend([u32::from(op.causal), op.window.unwrap_or(u32::MAX)].map(Word::from));
+        params.extend(given.map(|place| Word::from(place.map_or(0, |place| inputs[place].ty.shape.numel()))));
+        params.push(n.into());
+        // The layers of a model whose operands are the same share them.
+        let key: Vec<u32> = params.iter().map(|word| word.0).collect();
+        let real: Vec<Location> = operands.iter().copied().filter(|&at| at != nothing.at).collect();
+        let (sights, is_new) = plan.kept_bytes("sights", &key, &real, 4 * (3 * queries + 2 * heads));
+        if is_new {
+            let fault = match places.lengths {
+                Some(_) => plan.fault(op.name(), e.t + 1),
+                None => plan.scratch_bytes(16),
+            };
+            let buffers = [&operands[..], &[sights, fault]].concat();
+            plan.run(ATTENTION_SIGHTS, &[], &buffers, &params, Grid::invocations(n.max(1)));
+        }
         let mask_kind = match places.mask {
             None => 0,
             Some(_) if mask.ty.dtype == DType::F32 => 1,

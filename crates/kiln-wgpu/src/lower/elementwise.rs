@@ -18,9 +18,10 @@ pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
         inputs: buffers.saturating_sub(outputs).max(1),
         outputs,
         instructions: 64,
-        addends: false,
+        addends: true,
         norms: None,
-        round: 1,
+        round: 4,
+        mixed_formats: true,
     }
 }
 

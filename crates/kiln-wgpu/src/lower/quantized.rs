@@ -1,4 +1,4 @@
-use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_ir::op::{Dequantize, Elementwise, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
 
 use super::pieces::pieces;
@@ -85,6 +85,12 @@ enum Way {
     Tiles { tall: usize },
 }
 
+impl Way {
+    fn is_tiles(self) -> bool {
+        matches!(self, Self::Tiles { .. })
+    }
+}
+
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 256;
 
@@ -112,8 +118,8 @@ pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     // A piece of x in workgroup memory serves at most this many lanes.
     let most = parts(k).min(128 / rows);
     // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups. Measured on an
-    // H200, for one row times 8192 x 28672 of Q4_K: fewer than 16 and more than 32 are slower.
-    let (least, enough) = if rows == 1 { (16, BUSY / 2) } else { (32, 3 * BUSY) };
+    // H100, for one row times 4096 x 4096 to 14336 of Q4_K and Q6_K: 64 are faster than 16, 32 and 128.
+    let (least, enough) = if rows == 1 { (64, BUSY / 2) } else { (32, 3 * BUSY) };
     let few = |lanes: usize| lanes < least || down * n.div_ceil(1024 / lanes) < enough;
     let mut lanes = 8;
     while 2 * lanes <= most && few(lanes) {
@@ -123,19 +129,35 @@ pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
 }
 
 impl Lower<GpuDevice> for QuantMatmul {
+    /// A third operand is added to the result: the device requests
+    /// [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, w) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let (m, n, k) = (x.rows(), w.rows(), w.columns());
         let blocks = k / self.format.block_len();
         let row_bytes = blocks * self.format.block_bytes();
-        for rows in pieces(&plan.target.limits, m, &[4 * k, 4 * n]) {
-            for columns in pieces(&plan.target.limits, n, &[row_bytes]) {
+        let rows_of_x = pieces(&plan.target.limits, m, &[4 * k, 4 * n]);
+        let of_weights = pieces(&plan.target.limits, n, &[row_bytes]);
+        if let Some(&addend) = inputs.get(2)
+            && rows_of_x.iter().any(|rows| of_weights.iter().any(|columns| way(rows.len, columns.len, k).is_tiles()))
+        {
+            let product = plan.scratch(outputs[0].ty);
+            self.lower(plan, &inputs[..2], &[product])?;
+            return Elementwise::add().lower(plan, &[product, addend], outputs);
+        }
+        for rows in &rows_of_x {
+            for columns in &of_weights {
                 let (m, n_here) = (rows.len, columns.len);
                 let format = kiln_shaders::constant(self.format);
+                let x = rows.of(inputs[0].at, 4 * k);
+                let mut buffers = vec![x, columns.of(inputs[1].at, row_bytes), rows.of(outputs[0].at, 4 * n)];
                 let (kernel, constants, down, across) = match way(m, n_here, k) {
-                    Way::Rows { rows, lanes } => {
-                        let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32)];
-                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(rows), n_here.div_ceil(1024 / lanes))
+                    Way::Rows { rows: held, lanes } => {
+                        // Without an addend any binding takes its place.
+                        buffers.push(inputs.get(2).map_or(x, |addend| rows.of(addend.at, 4 * n)));
+                        let adds = ("ADDS", u32::from(inputs.len() > 2));
+                        let constants = vec![format, ("ROWS", held as u32), ("LANES", lanes as u32), adds];
+                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(held), n_here.div_ceil(1024 / lanes))
                     }
                     Way::Tiles { tall } => {
                         let constants = vec![format, ("TALL", tall as u32)];
@@ -144,11 +166,6 @@ impl Lower<GpuDevice> for QuantMatmul {
                 };
                 let total = down * across;
                 let params = [m, n_here, blocks, n, columns.start, down, total].map(Word::from);
-                let buffers = vec![
-                    rows.of(inputs[0].at, 4 * k),
-                    columns.of(inputs[1].at, row_bytes),
-                    rows.of(outputs[0].at, 4 * n),
-                ];
                 plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(total));
             }
         }
@@ -168,8 +185,8 @@ mod tests {
     #[test]
     fn few_rows_go_to_lanes_and_many_to_tiles() {
         // More lanes for fewer weights.
-        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 16 });
-        assert_eq!(way(1, 4096, 14_336), Way::Rows { rows: 1, lanes: 32 });
+        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 64 });
+        assert_eq!(way(1, 1024, 4096), Way::Rows { rows: 1, lanes: 128 });
         assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 128 });
         assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
         assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });

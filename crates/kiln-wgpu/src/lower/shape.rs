@@ -1,6 +1,8 @@
 //! Operations that move elements: strided copies.
 
-use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
+use kiln_ir::op::{
+    AllReduce, BroadcastTo, Concat, Elementwise, Movement, Pad, Permute, Reshape, Slice as Cut, StridedCopy,
+};
 use kiln_ir::{Error, Result, TensorType};
 use kiln_shaders::{FILL, STRIDED_COPY, STRIDED_COPY_PARTS};
 
@@ -25,7 +27,17 @@ macro_rules! movements {
         })*
     };
 }
-movements!(AllReduce, BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
+movements!(BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
+
+/// A device that is in no group has nothing to add but the addend of [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
+impl Lower<GpuDevice> for AllReduce {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        match inputs {
+            [_, _] => Elementwise::add().lower(plan, inputs, outputs),
+            _ => lower(plan, self, inputs, outputs[0]),
+        }
+    }
+}
 
 /// Fills the output if operands do not cover all of it, and copies each operand to its position.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {

@@ -24,6 +24,7 @@ pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], 
         Location::Result(_) => plan.results.iter().find(|result| result.0 == at).unwrap().1,
         Location::Slot(slot) => plan.slots[slot],
         Location::Scratch(scratch) => plan.scratch[scratch],
+        Location::Kept(kept) => plan.kept[kept],
         Location::Fault(_) | Location::Exchange(_) | Location::OwnExchange => 0,
     };
     for slice in plan.steps.iter().flat_map(|dispatch| &dispatch.buffers) {
