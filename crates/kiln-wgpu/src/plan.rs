@@ -1,6 +1,7 @@
 //! Dispatches: kernels with their parameters, on memory that is named and not allocated yet.
 
 use kiln_device::Location;
+use kiln_ir::Precision;
 use kiln_shaders::elementwise::Chain;
 use kiln_shaders::{Capabilities, Head, Kernel};
 
@@ -10,6 +11,15 @@ pub struct Target {
     pub(crate) limits: wgpu::Limits,
     /// Whether kernels may multiply cooperative matrices.
     pub(crate) cooperative: bool,
+    /// With what precision products may read their operands.
+    pub(crate) precision: Precision,
+}
+
+impl Target {
+    /// Whether products with quantised weights may round their operands to f16.
+    pub(crate) fn rounds(&self) -> bool {
+        self.cooperative && matches!(self.precision, Precision::Tf32 | Precision::Bf16 | Precision::Int8)
+    }
 }
 
 /// Bytes between the word pairs that report faults: the binding alignment of every device.

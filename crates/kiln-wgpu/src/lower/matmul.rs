@@ -109,9 +109,11 @@ impl Parts {
     pub(super) fn finish(&self, plan: &mut Lowering<'_>) {
         if self.splits > 1 {
             let vectors = self.stride / 4;
-            let groups = vectors.div_ceil(32);
+            // The invocations that share a vector.
+            let share = if self.splits <= 4 { 1 } else { 8 };
+            let groups = vectors.div_ceil(WORKGROUP as usize / share);
             let params = [vectors.into(), self.splits.into(), groups.into()];
-            let code = Code::Kernel(SPLIT_SUM, Vec::new());
+            let code = Code::Kernel(SPLIT_SUM, vec![("SHARE", share as u32)]);
             plan.dispatch(code, vec![self.at, self.result], &params, Grid::groups_of(groups));
         }
     }

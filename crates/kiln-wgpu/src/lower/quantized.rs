@@ -1,10 +1,11 @@
 use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
 
+use super::matmul::Parts;
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Code, Grid, Word};
+use crate::plan::{Code, Grid, Slice, Target, Word};
 
 /// Number of parts of 32 elements.
 fn parts(elements: usize) -> usize {
@@ -85,10 +86,47 @@ enum Way {
     Tiles { tall: usize },
 }
 
+/// A product through cooperative matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cooperative {
+    /// Products of f16 for each product: three if both operands are a number and its rest, one if they are rounded.
+    passes: usize,
+    /// Parts of k.
+    splits: usize,
+    /// Slices in each part except the last.
+    slice: usize,
+}
+
+/// Minimum rows of x and of weights for which tiles of cooperative matrices take less time than those of f32. Measured
+/// on an H100.
+const MANY: usize = 65;
+const WIDE: usize = 512;
+
+impl Cooperative {
+    /// Side of a tile, as in the source.
+    const TILE: usize = 128;
+
+    /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if tiles of f32 take
+    /// less time. `splits` says whether k may be divided.
+    fn new(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
+        let passes = if target.rounds() && k.is_multiple_of(64) { 1 } else { 3 };
+        if !target.cooperative || m < MANY || n < WIDE || k == 0 {
+            return None;
+        }
+        // The elements of a slice, as in the source.
+        let slices = k / if passes == 1 { 64 } else { 32 };
+        let tiles = m.div_ceil(Self::TILE) * n.div_ceil(Self::TILE);
+        // A part must be long enough to justify its tile of results, which is written and read once more.
+        let wanted = if splits { BUSY.div_ceil(tiles).min(slices / 16).max(1) } else { 1 };
+        let slice = slices.div_ceil(wanted);
+        Some(Self { passes, splits: slices.div_ceil(slice), slice })
+    }
+}
+
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 256;
 
-/// The kernel for `m` rows of x, `n` of the weights and `k` elements in each.
+/// The kernel of every device for `m` rows of x, `n` of the weights and `k` elements in each.
 fn way(m: usize, n: usize, k: usize) -> Way {
     let tiles = |tall: usize| m.div_ceil(16 * tall) * n.div_ceil(64);
     if m > 8 {
@@ -126,32 +164,73 @@ impl Lower<GpuDevice> for QuantMatmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, w) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let (m, n, k) = (x.rows(), w.rows(), w.columns());
-        let blocks = k / self.format.block_len();
-        let row_bytes = blocks * self.format.block_bytes();
+        let product = Product { format: self.format, n, blocks: k / self.format.block_len() };
+        let row_bytes = product.blocks * self.format.block_bytes();
         for rows in pieces(&plan.target.limits, m, &[4 * k, 4 * n]) {
+            let (x, out) = (rows.of(inputs[0].at, 4 * k), rows.of(outputs[0].at, 4 * n));
             for columns in pieces(&plan.target.limits, n, &[row_bytes]) {
-                let (m, n_here) = (rows.len, columns.len);
-                let format = kiln_shaders::constant(self.format);
-                let (kernel, constants, down, across) = match way(m, n_here, k) {
-                    Way::Rows { rows, lanes } => {
-                        let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32)];
-                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(rows), n_here.div_ceil(1024 / lanes))
-                    }
-                    Way::Tiles { tall } => {
-                        let constants = vec![format, ("TALL", tall as u32)];
-                        (kiln_shaders::QUANT_MATMUL, constants, m.div_ceil(16 * tall), n_here.div_ceil(64))
-                    }
-                };
-                let total = down * across;
-                let params = [m, n_here, blocks, n, columns.start, down, total].map(Word::from);
-                let buffers = vec![
-                    rows.of(inputs[0].at, 4 * k),
-                    columns.of(inputs[1].at, row_bytes),
-                    rows.of(outputs[0].at, 4 * n),
-                ];
-                plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(total));
+                let (here, first) = ([rows.len, columns.len, k], columns.start);
+                let buffers = [x, columns.of(inputs[1].at, row_bytes), out];
+                match Cooperative::new(plan.target, here, columns.len == n) {
+                    Some(way) => plan.part(|plan| product.cooperative(plan, way, here, first, buffers))?,
+                    None => product.plain(plan, here, first, buffers),
+                }
             }
         }
+        Ok(())
+    }
+}
+
+/// A product with the weights of a tensor: their format, its rows, and the blocks of a row.
+#[derive(Debug, Clone, Copy)]
+struct Product {
+    format: QuantFormat,
+    n: usize,
+    blocks: usize,
+}
+
+impl Product {
+    /// Adds the product with `n` rows of weights from `first` on by a kernel of every device.
+    fn plain(&self, plan: &mut Lowering<'_>, [m, n, k]: [usize; 3], first: usize, buffers: [Slice; 3]) {
+        let format = kiln_shaders::constant(self.format);
+        let (kernel, constants, down, across) = match way(m, n, k) {
+            Way::Rows { rows, lanes } => {
+                let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32)];
+                (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(rows), n.div_ceil(1024 / lanes))
+            }
+            Way::Tiles { tall } => {
+                let constants = vec![format, ("TALL", tall as u32)];
+                (kiln_shaders::QUANT_MATMUL, constants, m.div_ceil(16 * tall), n.div_ceil(64))
+            }
+        };
+        let total = down * across;
+        let params = [m, n, self.blocks, self.n, first, down, total].map(Word::from);
+        plan.dispatch(Code::Kernel(kernel, constants), buffers.to_vec(), &params, Grid::groups_of(total));
+    }
+
+    /// The same through cooperative matrices.
+    fn cooperative(
+        &self,
+        plan: &mut Lowering<'_>,
+        Cooperative { passes, splits, slice }: Cooperative,
+        [m, n, k]: [usize; 3],
+        first: usize,
+        [x, w, out]: [Slice; 3],
+    ) -> Result<()> {
+        // Rows of x as numbers of f16, with three passes their rests, too, and the unit of each row.
+        let planes: Slice = plan.scratch_bytes(m * k * if passes == 1 { 2 } else { 4 }).into();
+        let units: Slice = plan.scratch_bytes(4 * m).into();
+        let passes = ("PASSES", passes as u32);
+        let code = Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![passes]);
+        plan.dispatch(code, vec![x, planes, units], &[m, k / 4, m].map(Word::from), Grid::groups_of(m));
+
+        let parts = Parts::new(plan, out, m * n, splits)?;
+        let (down, across) = (m.div_ceil(Cooperative::TILE), n.div_ceil(Cooperative::TILE));
+        let total = splits * down * across;
+        let params = [m, n, self.blocks, self.n, first, down, across, slice, parts.stride, total].map(Word::from);
+        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE, vec![kiln_shaders::constant(self.format), passes]);
+        plan.dispatch(code, vec![x, planes, units, w, parts.at], &params, Grid::groups_of(total));
+        parts.finish(plan);
         Ok(())
     }
 }
