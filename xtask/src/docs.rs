@@ -124,7 +124,7 @@ fn on_gpus() -> Result<String> {
          for 12 and more rows with quantised weights. Other CPUs keep their bounds at every precision. The rest of this section is about GPUs \
          through wgpu.\n\
          - With `Tf32`, `Bf16` and `Int8` a device with cooperative matrices rounds both operands of products of many rows with quantised \
-         weights to f16: their error is at most 2¹⁴ u Σ|terms| more than in the table. All other products keep their bounds at every precision.\n\
+         weights to f16: their error is at most 2¹⁴ + k / 8 u Σ|terms| more than in the table. All other products keep their bounds at every precision.\n\
          - `fma` is rounded twice if the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\
          | operation | largest error on a GPU |\n|---|---|\n",

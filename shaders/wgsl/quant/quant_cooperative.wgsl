@@ -1,13 +1,13 @@
 // out[i, j] = sum over k of x[i, k] w[j, k] with quantised w, for many rows of x, through cooperative matrices of f16.
 //
-// A workgroup makes 128 rows of 128 results, in slices along k. `quant_split` has written the rows of x as numbers of f16 in
-// units of their own, and what those leave; weights are decoded, and split in units of 2^-7 in the same way. With three
-// passes a slice is a part of 32 elements, and the sum is that of number by number, number by rest and rest by number. With
-// one pass a slice is two parts of numbers alone. So a line of a slice is sixteen vectors of four in both cases, and two more,
-// so that reads of eight lines do not meet in a bank.
+// A workgroup makes ROWS rows of 128 results, in slices along k of a part, 32 elements. `quant_split` has written the rows of x
+// as numbers of f16 in units of their own, and with three passes what those leave; weights are decoded, and split in units of
+// 2^-7 in the same way. Three passes add the products of number and number, number and rest, and rest and number, of 128
+// rows. One pass has the memory for 256 rows, which share what decoding takes. Lines of a slice have two vectors more than
+// what they hold, so that reads of eight lines do not meet in a bank.
 //
-// Its eight subgroups share the tile two by four: each has 64 rows and 32 columns, whose sums stay in registers. Slices are
-// loaded one ahead into registers.
+// Eight subgroups share the tile: each has 64 rows and 128 / ACROSS columns, whose sums stay in registers. Slices are loaded
+// one ahead into registers.
 //
 // Numbers of f16 do not hold every row. A row of x whose unit is NaN, and a row of weights with steps or minima that are too
 // large or not finite, are multiplied element by element afterwards.
@@ -33,64 +33,63 @@
 #include common
 #include quantized
 
-const ROWS: u32 = 128u;
-// From one line to the next, in vectors.
-const LINE: u32 = 18u;
-// Parts of a slice.
 #if PASSES == 3
-const TOGETHER: u32 = 1u;
+const ROWS: u32 = 128u;
+const ACROSS: u32 = 4u;
+// From one line to the next, in vectors, and from the first vector that an invocation loads of x to the other: the rests, or a
+// row that is 128 rows away.
+const LINE: u32 = 18u;
+const OTHER: u32 = 8u;
 #else
-const TOGETHER: u32 = 2u;
+const ROWS: u32 = 256u;
+const ACROSS: u32 = 2u;
+const LINE: u32 = 10u;
+const OTHER: u32 = 128u * LINE;
 #endif
+const COLUMNS: u32 = 128u;
 const UNIT: f32 = 128.0;
 
 var<workgroup> tile_a: array<vec4<f16>, ROWS * LINE>;
-var<workgroup> tile_b: array<vec4<f16>, ROWS * LINE>;
+var<workgroup> tile_b: array<vec4<f16>, COLUMNS * LINE>;
 // A block of results for each subgroup.
 var<workgroup> block_of: array<f32, 2048>;
-// Rows of x and then rows of weights that are multiplied element by element, a bit each.
-var<workgroup> odd: array<atomic<u32>, 8>;
+// Rows of weights and then rows of x that are multiplied element by element, a bit each.
+const ODD: u32 = (COLUMNS + ROWS) / 32u;
+var<workgroup> odd: array<atomic<u32>, ODD>;
 // The units of the rows of x.
 var<workgroup> scales: array<f32, ROWS>;
 
 alias Sums = coop_mat16x16<f32, C>;
 
-// Four numbers of a row of x, and with three passes their rests; with one pass also the four numbers of the next part.
 struct Loaded {
-    a: vec4<f16>,
-    b: vec4<f16>,
+    number: vec4<f16>,
+    other: vec4<f16>,
 }
 
-fn load_a(first_row: u32, slice: u32, number: u32, local: u32) -> Loaded {
-    let row = min(first_row + local / 8u + 32u * number, p.m - 1u);
-    let i = local % 8u;
-    let part = slice * TOGETHER;
-    let within = (i / 4u) * APART + (i % 4u) * 4u;
-    let first = row * p.k_blocks * LEN + within;
-    let at = (first + (part / PARTS) * LEN + place(part % PARTS)) / 4u;
+fn load_a(first_row: u32, part: u32, number: u32, local: u32) -> Loaded {
+    let row = first_row + local / 8u + 32u * number;
+    let within = ((local / 4u) % 2u) * APART + (local % 4u) * 4u;
+    let in_row = ((part / PARTS) * LEN + place(part % PARTS) + within) / 4u;
+    let vectors = p.k_blocks * (LEN / 4u);
+    let at = min(row, p.m - 1u) * vectors + in_row;
 #if PASSES == 3
     return Loaded(planes[2u * at], planes[2u * at + 1u]);
 #else
-    return Loaded(planes[at], planes[(first + ((part + 1u) / PARTS) * LEN + place((part + 1u) % PARTS)) / 4u]);
+    return Loaded(planes[at], planes[min(row + 128u, p.m - 1u) * vectors + in_row]);
 #endif
 }
 
 fn store_a(number: u32, local: u32, loaded: Loaded) {
     let to = (local / 8u + 32u * number) * LINE + local % 8u;
-    tile_a[to] = loaded.a;
-    tile_a[to + 8u] = loaded.b;
-}
-
-// The part of the row of weights whose first block is `begin` that an invocation decodes, or half of it.
-fn load_b(begin: u32, slice: u32, local: u32) -> Raw {
-    let part = slice * TOGETHER + local % TOGETHER;
-    return raw_of(begin + part / PARTS, part % PARTS);
+    tile_a[to] = loaded.number;
+    tile_a[to + OTHER] = loaded.other;
 }
 
 // Stores four weights at vector `to`, and their rests eight vectors later.
 fn store_four(to: u32, word: u32, step: f32, least: f32) {
     let e = elements(word, step, least);
 #if PASSES == 3
+    // The bits that an f16 has, and the others. (With a cast to f16 and back instead, errors on an H100 were 517 u.)
     let number = bitcast<vec4<f32>>(bitcast<vec4<u32>>(e) & vec4<u32>(0xffffe000u));
     tile_b[to] = vec4<f16>(number);
     tile_b[to + 8u] = vec4<f16>(e - number);
@@ -125,19 +124,13 @@ fn serve(steps: vec4<f32>) -> bool {
 #endif
 }
 
-fn store_b(begin: u32, slice: u32, local: u32, raw: Raw) -> bool {
-    let part = slice * TOGETHER + local % TOGETHER;
+// Stores half of a part of the row of weights whose first block is `begin`. Returns whether it serves.
+fn store_b(begin: u32, part: u32, local: u32, raw: Raw) -> bool {
     let w = unpacked(raw, begin + part / PARTS, part % PARTS);
     let steps = in_units(w.steps);
-    let line = (local / 2u) * LINE;
-#if PASSES == 3
     let low = local % 2u == 0u;
-    store_sixteen(line + 4u * (local % 2u), select(w.high, w.low, low), select(steps.z, steps.x, low),
+    store_sixteen((local / 2u) * LINE + 4u * (local % 2u), select(w.high, w.low, low), select(steps.z, steps.x, low),
         select(steps.w, steps.y, low));
-#else
-    store_sixteen(line + 8u * (local % 2u), w.low, steps.x, steps.y);
-    store_sixteen(line + 8u * (local % 2u) + 4u, w.high, steps.z, steps.w);
-#endif
     return serve(w.steps);
 }
 
@@ -193,16 +186,16 @@ fn main(
     let height = min(8u, p.down - 8u * band);
     let place_in_band = within - 8u * p.across * band;
     let first_row = (8u * band + place_in_band % height) * ROWS;
-    let first_column = (place_in_band / height) * ROWS;
+    let first_column = (place_in_band / height) * COLUMNS;
     let first_slice = split * p.slice;
-    let end = min(first_slice + p.slice, p.k_blocks * PARTS / TOGETHER);
+    let end = min(first_slice + p.slice, p.k_blocks * PARTS);
     let subgroup = local / 32u;
     // The lines of this subgroup's blocks.
-    let down = (subgroup / 4u) * 64u * LINE;
-    let right = (subgroup % 4u) * 32u * LINE;
+    let down = (subgroup / ACROSS) * 64u * LINE;
+    let right = (subgroup % ACROSS) * (COLUMNS / ACROSS) * LINE;
     let w_begin = min(first_column + local / 2u, p.n - 1u) * p.k_blocks;
 
-    if local < 8u {
+    if local < ODD {
         atomicStore(&odd[local], 0u);
     }
     let unit = units[min(first_row + local % ROWS, p.m - 1u)];
@@ -210,7 +203,7 @@ fn main(
     store_a(1u, local, load_a(first_row, first_slice, 1u, local));
     store_a(2u, local, load_a(first_row, first_slice, 2u, local));
     store_a(3u, local, load_a(first_row, first_slice, 3u, local));
-    var serves = store_b(w_begin, first_slice, local, load_b(w_begin, first_slice, local));
+    var serves = store_b(w_begin, first_slice, local, raw_of(w_begin + first_slice / PARTS, first_slice % PARTS));
     workgroupBarrier();
     var c00 = Sums();
     var c01 = Sums();
@@ -220,12 +213,22 @@ fn main(
     var c21 = Sums();
     var c30 = Sums();
     var c31 = Sums();
+#if PASSES == 1
+    var c02 = Sums();
+    var c03 = Sums();
+    var c12 = Sums();
+    var c13 = Sums();
+    var c22 = Sums();
+    var c23 = Sums();
+    var c32 = Sums();
+    var c33 = Sums();
+#endif
     for (var slice = first_slice + 1u; slice < end; slice++) {
         let a0 = load_a(first_row, slice, 0u, local);
         let a1 = load_a(first_row, slice, 1u, local);
         let a2 = load_a(first_row, slice, 2u, local);
         let a3 = load_a(first_row, slice, 3u, local);
-        let raw = load_b(w_begin, slice, local);
+        let raw = raw_of(w_begin + slice / PARTS, slice % PARTS);
 #include quant_slice
         workgroupBarrier();
         store_a(0u, local, a0);
@@ -237,18 +240,18 @@ fn main(
     }
 #include quant_slice
 
-    // Each row has two invocations.
+    // With three passes each row has two invocations.
     scales[local % ROWS] = unit;
     if is_nan(unit) {
-        atomicOr(&odd[(local % ROWS) / 32u], 1u << (local % 32u));
+        atomicOr(&odd[(COLUMNS + local % ROWS) / 32u], 1u << (local % 32u));
     }
     if !serves {
-        atomicOr(&odd[4u + local / 64u], 1u << ((local / 2u) % 32u));
+        atomicOr(&odd[local / 64u], 1u << ((local / 2u) % 32u));
     }
     let lane = local % 32u;
     let base = split * p.stride + p.out_first + first_column;
-    let row = (subgroup / 4u) * 64u;
-    let column = (subgroup % 4u) * 32u;
+    let row = (subgroup / ACROSS) * 64u;
+    let column = (subgroup % ACROSS) * (COLUMNS / ACROSS);
     let columns = p.n - first_column;
     let mine = &block_of[subgroup * 256u];
     // naga requires the operand of a store to be a name.
@@ -268,21 +271,39 @@ fn main(
     put(base, first_row, columns, row + 48u, column, subgroup, lane);
     { let sums = c31; coopStoreT(sums, mine, 16u); }
     put(base, first_row, columns, row + 48u, column + 16u, subgroup, lane);
+#if PASSES == 1
+    { let sums = c02; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row, column + 32u, subgroup, lane);
+    { let sums = c03; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row, column + 48u, subgroup, lane);
+    { let sums = c12; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 16u, column + 32u, subgroup, lane);
+    { let sums = c13; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 16u, column + 48u, subgroup, lane);
+    { let sums = c22; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 32u, column + 32u, subgroup, lane);
+    { let sums = c23; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 32u, column + 48u, subgroup, lane);
+    { let sums = c32; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 48u, column + 32u, subgroup, lane);
+    { let sums = c33; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 48u, column + 48u, subgroup, lane);
+#endif
     // The next results take the place of others.
     storageBarrier();
     var any = 0u;
-    for (var i = 0u; i < 8u; i++) {
+    for (var i = 0u; i < ODD; i++) {
         any |= atomicLoad(&odd[i]);
     }
     if any == 0u {
         return;
     }
-    for (var i = local; i < ROWS * ROWS; i += ${WORKGROUP}u) {
-        let r = i / ROWS;
-        let j = i % ROWS;
-        if (is_odd(r) || is_odd(ROWS + j)) && first_row + r < p.m && first_column + j < p.n {
+    for (var i = local; i < ROWS * COLUMNS; i += ${WORKGROUP}u) {
+        let r = i / COLUMNS;
+        let j = i % COLUMNS;
+        if (is_odd(j) || is_odd(COLUMNS + r)) && first_row + r < p.m && first_column + j < p.n {
             out[base + (first_row + r) * p.out_row + j] =
-                exact(first_row + r, first_column + j, first_slice * TOGETHER, end * TOGETHER);
+                exact(first_row + r, first_column + j, first_slice, end);
         }
     }
 }

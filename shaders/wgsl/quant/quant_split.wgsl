@@ -64,7 +64,7 @@ fn main(
     for (var i = local; i < p.vectors; i += ${WORKGROUP}u) {
         let v = x[first + i] * select(0.0, scale, fits);
 #if PASSES == 3
-        // The bits that an f16 has.
+        // The bits that an f16 has, and the others.
         let number = bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) & vec4<u32>(0xffffe000u));
         planes[2u * (first + i)] = halves(number);
         planes[2u * (first + i) + 1u] = halves(v - number);

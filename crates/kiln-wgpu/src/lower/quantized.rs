@@ -1,11 +1,12 @@
 use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
+use kiln_shaders::Access;
 
 use super::matmul::Parts;
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Code, Grid, Slice, Target, Word};
+use crate::plan::{Code, Dispatch, Grid, Slice, Target, Word};
 
 /// Number of parts of 32 elements.
 fn parts(elements: usize) -> usize {
@@ -99,27 +100,33 @@ struct Cooperative {
 
 /// Minimum rows of x and of weights for which tiles of cooperative matrices take less time than those of f32. Measured
 /// on an H100.
-const MANY: usize = 65;
-const WIDE: usize = 512;
+const MANY: usize = 32;
+const WIDE: usize = 256;
 
 impl Cooperative {
-    /// Side of a tile, as in the source.
-    const TILE: usize = 128;
+    /// Columns of a tile, as in the source.
+    const COLUMNS: usize = 128;
 
     /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if tiles of f32 take
     /// less time. `splits` says whether k may be divided.
     fn new(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
-        let passes = if target.rounds() && k.is_multiple_of(64) { 1 } else { 3 };
         if !target.cooperative || m < MANY || n < WIDE || k == 0 {
             return None;
         }
-        // The elements of a slice, as in the source.
-        let slices = k / if passes == 1 { 64 } else { 32 };
-        let tiles = m.div_ceil(Self::TILE) * n.div_ceil(Self::TILE);
-        // A part must be long enough to justify its tile of results, which is written and read once more.
-        let wanted = if splits { BUSY.div_ceil(tiles).min(slices / 16).max(1) } else { 1 };
-        let slice = slices.div_ceil(wanted);
-        Some(Self { passes, splits: slices.div_ceil(slice), slice })
+        let passes = if target.rounds() { 1 } else { 3 };
+        let whole = Self { passes, splits: 1, slice: parts(k) };
+        let [down, across] = whole.tiles(m, n);
+        // A multiprocessor takes two of the small tiles at once. A part of k must be long enough to justify its tile of
+        // results, which is written and read once more.
+        let enough = if passes == 1 { BUSY / 2 } else { BUSY };
+        let wanted = if splits { enough.div_ceil(down * across).min(parts(k) / 16).max(1) } else { 1 };
+        let slice = parts(k).div_ceil(wanted);
+        Some(Self { splits: parts(k).div_ceil(slice), slice, ..whole })
+    }
+
+    /// The tiles of a product, down and across: a single pass leaves memory for twice as many rows.
+    fn tiles(&self, m: usize, n: usize) -> [usize; 2] {
+        [m.div_ceil(if self.passes == 1 { 256 } else { 128 }), n.div_ceil(Self::COLUMNS)]
     }
 }
 
@@ -181,6 +188,27 @@ impl Lower<GpuDevice> for QuantMatmul {
     }
 }
 
+/// Whether one of the last steps is this one, and none after it writes what it reads or has written. Products of the same rows
+/// then share it.
+fn is_done(steps: &[Dispatch], split: &Dispatch) -> bool {
+    // Products of the same rows are at most this many steps apart.
+    const LAST: usize = 16;
+    let is_same =
+        |step: &Dispatch| (&step.code, &step.buffers, &step.params) == (&split.code, &split.buffers, &split.params);
+    let is_of_split = |buffer: &Slice| split.buffers.iter().any(|other| other.at == buffer.at);
+    let writes = |step: &Dispatch| {
+        step.buffers.iter().any(is_of_split)
+            && step
+                .code
+                .head()
+                .bindings
+                .iter()
+                .zip(&step.buffers)
+                .any(|(binding, buffer)| binding.access == Access::Write && is_of_split(buffer))
+    };
+    steps.iter().rev().take(LAST).find(|step| is_same(step) || writes(step)).is_some_and(is_same)
+}
+
 /// A product with the weights of a tensor: their format, its rows, and the blocks of a row.
 #[derive(Debug, Clone, Copy)]
 struct Product {
@@ -212,20 +240,28 @@ impl Product {
     fn cooperative(
         &self,
         plan: &mut Lowering<'_>,
-        Cooperative { passes, splits, slice }: Cooperative,
+        way: Cooperative,
         [m, n, k]: [usize; 3],
         first: usize,
         [x, w, out]: [Slice; 3],
     ) -> Result<()> {
+        let Cooperative { passes, splits, slice } = way;
         // Rows of x as numbers of f16, with three passes their rests, too, and the unit of each row.
         let planes: Slice = plan.scratch_bytes(m * k * if passes == 1 { 2 } else { 4 }).into();
         let units: Slice = plan.scratch_bytes(4 * m).into();
         let passes = ("PASSES", passes as u32);
-        let code = Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![passes]);
-        plan.dispatch(code, vec![x, planes, units], &[m, k / 4, m].map(Word::from), Grid::groups_of(m));
+        let split = Dispatch {
+            code: Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![passes]),
+            buffers: vec![x, planes, units],
+            params: [m, k / 4, m].map(|n| Word::from(n).0).to_vec(),
+            groups: Grid::groups_of(m).folded(plan.target.limits.max_compute_workgroups_per_dimension),
+        };
+        if !is_done(plan.steps(), &split) {
+            plan.push(split);
+        }
 
         let parts = Parts::new(plan, out, m * n, splits)?;
-        let (down, across) = (m.div_ceil(Cooperative::TILE), n.div_ceil(Cooperative::TILE));
+        let [down, across] = way.tiles(m, n);
         let total = splits * down * across;
         let params = [m, n, self.blocks, self.n, first, down, across, slice, parts.stride, total].map(Word::from);
         let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE, vec![kiln_shaders::constant(self.format), passes]);
@@ -237,8 +273,10 @@ impl Product {
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod tests {
+    use kiln_device::Plan;
+    use kiln_ir::graph::Graph;
     use kiln_ir::op::Op;
-    use kiln_ir::{Shape, TensorType};
+    use kiln_ir::{Precision, Record, Shape, TensorType};
 
     use super::super::small_bindings::run;
     use super::*;
@@ -262,6 +300,51 @@ mod tests {
         assert_eq!(way(64, 28_672, 8192), Way::Tiles { tall: 4 });
         assert_eq!(way(512, 4096, 4096), Way::Tiles { tall: 8 });
         assert_eq!(way(4096, 4096, 4096), Way::Tiles { tall: 8 });
+    }
+
+    #[test]
+    fn many_rows_go_to_cooperative_matrices_where_a_device_has_them() {
+        let limits = wgpu::Limits::default();
+        let target = |cooperative, precision| Target { limits: limits.clone(), cooperative, precision };
+        let contract = target(true, Precision::Contract);
+        let of = |m, n, k| Cooperative::new(&contract, [m, n, k], true);
+        let three = |splits, slice| Some(Cooperative { passes: 3, splits, slice });
+        assert_eq!(of(512, 14_336, 4096), three(1, 128));
+        // Few tiles: k is divided, down to sixteen slices, and the last part is what is left.
+        assert_eq!(of(512, 4096, 4096), three(2, 64));
+        assert_eq!(of(32, 256, 4096), three(8, 16));
+        assert_eq!(of(32, 256, 1056), three(2, 17));
+        assert_eq!(Cooperative::new(&contract, [512, 4096, 4096], false), three(1, 128), "pieces of the weights");
+        for [m, n, k] in [[31, 4096, 4096], [512, 255, 4096], [512, 4096, 0]] {
+            assert_eq!(of(m, n, k), None, "{m} x {n} x {k}");
+        }
+        let few = target(false, Precision::Bf16);
+        assert_eq!(Cooperative::new(&few, [512, 4096, 4096], true), None);
+        for precision in Precision::ALL {
+            let passes = if matches!(precision, Precision::Contract | Precision::Tf32x3) { 3 } else { 1 };
+            let way = Cooperative::new(&target(true, precision), [512, 4096, 4096], true);
+            assert_eq!(way, Some(Cooperative { passes, splits: 2, slice: 64 }), "{precision}");
+        }
+    }
+
+    #[test]
+    fn products_of_the_same_rows_split_them_once() {
+        let format = QuantFormat::Q4K;
+        let mut graph = Graph::new();
+        let mut input = |ty| graph.input(ty);
+        let square = Shape::new(&[256, 256]).unwrap();
+        let x = input(TensorType::f32(square));
+        let weights = [(); 3].map(|()| input(TensorType::blocks(format, square).unwrap()));
+        let mut product = |x, w| graph.record(QuantMatmul { format }, &[x, w]).unwrap();
+        let [first, second] = [product(x, weights[0]), product(x, weights[1])];
+        let third = product(first, weights[2]);
+        // Its planes take the place of those of x.
+        let fourth = product(x, weights[2]);
+        let target = Target { limits: wgpu::Limits::default(), cooperative: true, precision: Precision::default() };
+        let plan = Plan::<GpuDevice>::new(&graph, &[second, third, fourth], &target).unwrap();
+        let names: Vec<_> = plan.steps.iter().map(|step| step.code.name()).collect();
+        let [split, product] = ["quant_split", "quant_cooperative"];
+        assert_eq!(names, [split, product, product, split, product, split, product]);
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub(crate) struct Opening {
     /// Whether executions time each kernel.
     pub(crate) times_kernels: bool,
     /// How operands of products may be rounded.
-    #[cfg_attr(not(any(feature = "gpu", feature = "cuda")), allow(dead_code))]
+    #[cfg_attr(not(any(native_gpu, native_cuda)), allow(dead_code))]
     pub(crate) precision: Precision,
 }
 
