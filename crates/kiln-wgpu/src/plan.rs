@@ -16,9 +16,14 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether kernels may multiply cooperative matrices. Browsers have none, so modules for them leave these kernels out.
+    pub(crate) fn is_cooperative(&self) -> bool {
+        cfg!(not(target_arch = "wasm32")) && self.cooperative
+    }
+
     /// Whether products with quantised weights may round their operands to f16.
     pub(crate) fn rounds(&self) -> bool {
-        self.cooperative && matches!(self.precision, Precision::Tf32 | Precision::Bf16 | Precision::Int8)
+        self.is_cooperative() && matches!(self.precision, Precision::Tf32 | Precision::Bf16 | Precision::Int8)
     }
 }
 

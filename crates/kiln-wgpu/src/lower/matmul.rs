@@ -269,7 +269,7 @@ impl Product {
         let fits = rows.iter().all(|length| length.is_multiple_of(4)) && k > 0;
         let tiles = |columns: usize| batch * m.div_ceil(COOPERATIVE_ROWS) * n.div_ceil(columns);
         let enough = tiles(128) >= 64 || k <= 4096;
-        let usable = plan.target.cooperative && self.types == [DType::F16; 2] && fits && enough;
+        let usable = plan.target.is_cooperative() && self.types == [DType::F16; 2] && fits && enough;
         usable.then_some(if tiles(256) >= PLENTY { 256 } else { 128 })
     }
 

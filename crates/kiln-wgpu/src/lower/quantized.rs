@@ -110,7 +110,7 @@ impl Cooperative {
     /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if tiles of f32 take
     /// less time. `splits` says whether k may be divided.
     fn new(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
-        if !target.cooperative || m < MANY || n < WIDE || k == 0 {
+        if !target.is_cooperative() || m < MANY || n < WIDE || k == 0 {
             return None;
         }
         let passes = if target.rounds() { 1 } else { 3 };
