@@ -5,8 +5,8 @@ mod support;
 
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
 use kiln_ir::op::{Op, QuantMatmul, Quantize};
-use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Shape, TensorType};
-use kiln_wgpu::{DeviceOptions, GpuBackend, numerics};
+use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Record, Shape, TensorType};
+use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, numerics};
 
 fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; format.bytes(x.len()).expect("whole blocks")];
@@ -203,5 +203,38 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
                 println!("{} {m} x {n} x {k} at {precision}: worst {:.3} u", format.name(), found.worst);
             }
         }
+    }
+}
+
+/// Products share what the rows are split into only while nothing else has been written there.
+#[test]
+fn products_of_the_same_rows_in_a_graph_are_those_of_single_operations() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(107);
+    let (format, n) = (QuantFormat::Q4K, 256);
+    let x = random.uniforms(40 * n, -1.0, 1.0);
+    let weights = [(); 3].map(|()| encoded(format, &random.uniforms(n * n, -1.0, 1.0)));
+    let weights: Vec<Operand<'_>> =
+        weights.iter().map(|blocks| Operand::blocks(blocks, &[n, n], format).unwrap()).collect();
+    let op = Op::from(QuantMatmul { format });
+
+    let mut batch = GpuCommandBatch::new(device);
+    let x = batch.upload(&x, &[40, n]).unwrap();
+    let y = batch.scale(x, 0.5).unwrap();
+    let w: Vec<_> = weights.iter().map(|weights| batch.upload_operand(weights).unwrap()).collect();
+    let mut product = |x, at: usize| (batch.record(op, &[x, w[at]]).unwrap(), x, at);
+    // Two of y, one of another, and of y again, before and after a step of another kind.
+    let first = product(y, 0);
+    let products = [first, product(y, 1), product(first.0, 2), product(y, 2)];
+    let other = batch.relu(products[3].0).unwrap();
+    let last = (batch.record(op, &[y, w[0]]).unwrap(), y, 0);
+    let products: Vec<_> = products.into_iter().chain([last]).collect();
+    let results = products.iter().map(|product| product.0);
+    batch.execute(&results.chain([y, other]).collect::<Vec<_>>()).unwrap();
+    for (result, x, at) in products {
+        let x = batch.read(x).unwrap();
+        let single = backend.run(&op, &[Operand::f32(&x, &[40, n]).unwrap(), weights[at]]).unwrap();
+        assert_eq!(batch.read(result).unwrap(), single[0].as_data().f32(), "weights {at}");
     }
 }
