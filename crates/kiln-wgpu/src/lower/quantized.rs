@@ -197,14 +197,12 @@ fn is_done(steps: &[Dispatch], split: &Dispatch) -> bool {
         |step: &Dispatch| (&step.code, &step.buffers, &step.params) == (&split.code, &split.buffers, &split.params);
     let is_of_split = |buffer: &Slice| split.buffers.iter().any(|other| other.at == buffer.at);
     let writes = |step: &Dispatch| {
-        step.buffers.iter().any(is_of_split)
-            && step
-                .code
-                .head()
-                .bindings
-                .iter()
-                .zip(&step.buffers)
-                .any(|(binding, buffer)| binding.access == Access::Write && is_of_split(buffer))
+        // Heads are read from texts, so only those of steps that use one of the buffers.
+        let uses = step.buffers.iter().any(is_of_split);
+        uses && step.code.head().bindings.iter().zip(&step.buffers).any(|(binding, buffer)| {
+            let written = binding.access == Access::Write;
+            written && is_of_split(buffer)
+        })
     };
     steps.iter().rev().take(LAST).find(|step| is_same(step) || writes(step)).is_some_and(is_same)
 }
