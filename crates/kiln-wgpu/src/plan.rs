@@ -16,7 +16,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether kernels may multiply cooperative matrices. Browsers have none, so modules for them leave these kernels out.
+    /// Whether kernels may multiply cooperative matrices. Browsers do not offer them, so modules for browsers leave these kernels out.
     pub(crate) fn is_cooperative(&self) -> bool {
         cfg!(not(target_arch = "wasm32")) && self.cooperative
     }

@@ -138,8 +138,8 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
     }
 }
 
-/// Rows of x and of weights of which some have special values: not finite, huge, tiny, of magnitudes that no f16 holds beside
-/// each other, or zero.
+/// Rows of x and of weights. Some have special values: not finite, huge, tiny, of magnitudes that no f16 holds beside each
+/// other, or zero.
 fn specials(format: QuantFormat, [m, n, k]: [usize; 3], random: &mut Random) -> (Vec<f32>, Vec<u8>) {
     let mut x = random.uniforms(m * k, -1.0, 1.0);
     let infinity = f32::INFINITY;
@@ -180,7 +180,7 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
         let backend = GpuBackend::on(device.clone());
         let mut random = Random::new(103);
         for format in QuantFormat::ALL {
-            // One part of k and several, of which the last is shorter; tiles and what goes beyond them; an odd number of
+            // One part of k, and several with a shorter last one; tiles and what goes beyond them; an odd number of
             // blocks of 32. Formats share all but the decoding, so most get one of these.
             let all = precision == Precision::Contract
                 && matches!(format, QuantFormat::Q8_0 | QuantFormat::Mxfp4 | QuantFormat::Q4K | QuantFormat::Q6K);

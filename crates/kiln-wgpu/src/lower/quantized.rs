@@ -188,8 +188,8 @@ impl Lower<GpuDevice> for QuantMatmul {
     }
 }
 
-/// Whether one of the last steps is this one, and none after it writes what it reads or has written. Products of the same rows
-/// then share it.
+/// Whether one of the last steps is this one, and no step after it writes what it reads or has written. Products of the same
+/// rows then share it.
 fn is_done(steps: &[Dispatch], split: &Dispatch) -> bool {
     // Products of the same rows are at most this many steps apart.
     const LAST: usize = 16;
