@@ -181,14 +181,18 @@ sources! {
         MATVEC_ROWS = matvec_rows;
     }
     quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
-        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
+        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_products, quant_rows, quant_slice, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
         write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
+        /// Products of many rows with quantised weights through cooperative matrices.
+        QUANT_COOPERATIVE = quant_cooperative;
         /// Products of many rows with quantised weights.
         QUANT_MATMUL = quant_matmul;
         /// Products of a few rows with quantised weights.
         QUANT_MATVEC = quant_matvec;
+        /// Rows of x as numbers of f16 and what they leave, for products through cooperative matrices.
+        QUANT_SPLIT = quant_split;
         /// Blocks of 256 elements with scales and minima of sub-blocks.
         QUANTIZE_AFFINE = quantize_affine;
         /// Blocks of MXFP4.

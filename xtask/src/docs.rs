@@ -121,8 +121,10 @@ fn on_gpus() -> Result<String> {
          - With a lower `kiln::Precision` CUDA rounds the operands of products. The error is then at most 56 + k / 128 u Σ|terms| \
          with `Tf32x3`, 2¹⁵ + k / 4 + 16 with `Tf32`, and 2¹⁶ + k / 8 + 144 with `Bf16` and `Int8`, which products of many rows with quantised \
          weights use, too. On x86-64 CPUs it is at most 2¹⁶ + 2¹⁰ + k / 8 with `Int8` \
-         for 12 and more rows with quantised weights. Other CPUs and GPUs through wgpu keep their bounds at every precision. The rest of this section is about GPUs \
+         for 12 and more rows with quantised weights. Other CPUs keep their bounds at every precision. The rest of this section is about GPUs \
          through wgpu.\n\
+         - With `Tf32`, `Bf16` and `Int8` a device with cooperative matrices rounds both operands of products of many rows with quantised \
+         weights to f16: their error is at most 2¹⁴ + k / 8 u Σ|terms| more than in the table. All other products keep their bounds at every precision.\n\
          - `fma` is rounded twice if the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\
          | operation | largest error on a GPU |\n|---|---|\n",

@@ -102,7 +102,7 @@ impl Contender for Burn {
                 Box::new(Host::new(run, n))
             }
             // burn has no blocks of this format.
-            Case::Q4K { .. } => return Ok(None),
+            Case::Q4K { .. } | Case::Q4KRows { .. } => return Ok(None),
         }))
     }
 

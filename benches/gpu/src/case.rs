@@ -25,6 +25,9 @@ pub(crate) enum Case {
     Replay { n: usize },
     /// Products of quantised matrices `n * k` with a vector, as one batch; the weights are beyond every cache.
     Q4K { n: usize, k: usize },
+    /// The product of many rows with a quantised matrix `n * k` that stays on the device, as in a prompt: through
+    /// cooperative matrices where the device has them.
+    Q4KRows { m: usize, n: usize, k: usize },
 }
 
 /// The unit of a case.
@@ -52,6 +55,7 @@ pub(crate) const ALL: &[Case] = &[
     Case::Replay { n: 10_000 },
     Case::Q4K { n: 4096, k: 14_336 },
     Case::Q4K { n: 8192, k: 28_672 },
+    Case::Q4KRows { m: 512, n: 4096, k: 14_336 },
 ];
 
 /// Operations of [`Case::Replay`]: scale by [`FACTOR`], add, relu, and again.
@@ -73,6 +77,7 @@ impl Case {
             Self::ChainHost { n } => format!("add-scale-relu {n}, host to host"),
             Self::Replay { n } => format!("replay of {OPERATIONS} on {n}, resident"),
             Self::Q4K { n, k } => format!("{} Q4_K matvecs {n} x {k}, resident", self.copies()),
+            Self::Q4KRows { m, n, k } => format!("Q4_K matmul {m} x {n} x {k}, resident"),
         }
     }
 
@@ -83,6 +88,7 @@ impl Case {
             Self::Softmax { rows, columns } => 4 * rows * columns,
             Self::Sum { n } | Self::AddHost { n } | Self::ChainHost { n } | Self::Replay { n } => 4 * n,
             Self::Q4K { n, k } => weights(n, k),
+            Self::Q4KRows { m, n, k } => weights(n, k).max(4 * m * n.max(k)),
         };
         bytes as u64
     }
@@ -102,6 +108,7 @@ impl Case {
             Self::ChainHost { n } => Self::ChainHost { n: n / 2 },
             Self::Replay { n } => Self::Replay { n: n / 2 },
             Self::Q4K { n, k } if n > 1 => Self::Q4K { n: n / 2, k },
+            Self::Q4KRows { m, n, k } if n > 1 => Self::Q4KRows { m: m.div_ceil(2), n: n / 2, k },
             smallest => return smallest,
         };
         half.within(limit)
@@ -110,6 +117,7 @@ impl Case {
     pub(crate) fn work(&self) -> Work {
         match *self {
             Self::Matmul { n } | Self::MatmulF16 { n } => Work::Flops(2.0 * (n as f64).powi(3)),
+            Self::Q4KRows { m, n, k } => Work::Flops(2.0 * (m * n * k) as f64),
             _ => self.copied().map_or(Work::Time, |bytes| Work::Bytes(bytes as f64)),
         }
     }
@@ -137,6 +145,7 @@ impl Case {
         match *self {
             Self::Matmul { n } | Self::MatmulF16 { n } | Self::MatmulHost { n } => n * n,
             Self::Softmax { rows, columns } => rows * columns,
+            Self::Q4KRows { m, n, .. } => m * n,
             Self::Sum { .. } => 1,
             Self::AddHost { n } | Self::ChainHost { n } | Self::Replay { n } | Self::Q4K { n, .. } => n,
         }
@@ -157,6 +166,7 @@ impl Case {
             Self::AddHost { .. } | Self::ChainHost { .. } => 900e-6,
             Self::Replay { .. } => 5e-6 * OPERATIONS as f64,
             Self::Q4K { n, k } => (self.copies() * weights(n, k)) as f64 / 2.0e12,
+            Self::Q4KRows { m, n, k } => 2.0 * (m * n * k) as f64 / 60e12,
         }
     }
 }
@@ -198,6 +208,7 @@ impl Data {
             Case::Softmax { rows, columns } => vec![rows * columns],
             Case::AddHost { n } | Case::ChainHost { n } | Case::Replay { n } => vec![n; 2],
             Case::Q4K { k, .. } => vec![k],
+            Case::Q4KRows { m, k, .. } => vec![m * k],
         };
         let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
         if let Case::MatmulF16 { .. } = case {
@@ -205,7 +216,7 @@ impl Data {
             floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
         }
         let mut blocks = Vec::new();
-        if let Case::Q4K { n, k } = *case {
+        if let Case::Q4K { n, k } | Case::Q4KRows { n, k, .. } = *case {
             // A few rows are fitted and repeated: fitting all would take longer than the bench.
             let format = QuantFormat::Q4K;
             let few = random(n.min(16) * k, 9);
@@ -254,12 +265,13 @@ impl Data {
                 };
                 ((0..OPERATIONS).fold(of(0, at), step), 1.0)
             }
-            Case::Q4K { k, .. } => {
+            Case::Q4K { n, k } | Case::Q4KRows { n, k, .. } => {
+                let (x, column) = (at / n * k, at % n);
                 let bytes = weights(1, k);
                 let mut row = vec![0.0; k];
                 // Whole blocks, made for this length: zeros would show as a difference.
-                _ = QuantFormat::Q4K.decode(&self.blocks[at * bytes..][..bytes], &mut row);
-                (row.iter().enumerate().map(|(i, &w)| f64::from(w) * of(0, i)).sum(), (k as f64).sqrt())
+                _ = QuantFormat::Q4K.decode(&self.blocks[column * bytes..][..bytes], &mut row);
+                (row.iter().enumerate().map(|(i, &w)| f64::from(w) * of(0, x + i)).sum(), (k as f64).sqrt())
             }
         }
     }

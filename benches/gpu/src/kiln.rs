@@ -81,6 +81,11 @@ impl Contender for Kiln {
             }
             Case::Sum { n } => self.resident(Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?,
             Case::Softmax { rows, columns } => self.resident(Softmax, &[Operand::f32(&x[0], &[rows, columns])?])?,
+            Case::Q4KRows { m, n, k } => {
+                let format = QuantFormat::Q4K;
+                let operands = [Operand::f32(&x[0], &[m, k])?, Operand::blocks(&data.blocks, &[n, k], format)?];
+                self.resident(QuantMatmul { format }, &operands)?
+            }
             Case::Q4K { n, k } => {
                 let format = QuantFormat::Q4K;
                 let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;

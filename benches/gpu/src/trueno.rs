@@ -97,7 +97,13 @@ impl Contender for Trueno {
                 Box::new(Host::new(run, n))
             }
             // trueno has no sum or softmax of resident tensors, and no quantised product by itself.
-            Case::MatmulF16 { .. } | Case::Sum { .. } | Case::Softmax { .. } | Case::Q4K { .. } => return Ok(None),
+            Case::MatmulF16 { .. }
+            | Case::Sum { .. }
+            | Case::Softmax { .. }
+            | Case::Q4K { .. }
+            | Case::Q4KRows { .. } => {
+                return Ok(None);
+            }
         }))
     }
 

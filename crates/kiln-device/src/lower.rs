@@ -234,6 +234,11 @@ impl<'a, D: Driver> Lowering<'a, D> {
         Location::Fault(self.faults.len() - 1)
     }
 
+    /// The launches so far of this step and, unless the device is one of a group, of the steps before it.
+    pub fn steps(&self) -> &[D::Step] {
+        self.steps
+    }
+
     /// Adds a launch.
     pub fn push(&mut self, step: D::Step) {
         self.steps.push(step);

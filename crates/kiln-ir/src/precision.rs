@@ -9,8 +9,9 @@ use crate::{Error, Result};
 /// `quant_matmul`. Sums are always in f32.
 ///
 /// A device rounds operands only where that is faster there, and may keep more than is asked. Results stay deterministic. CUDA
-/// has tensor cores for every precision, x86-64 has products of bytes for [`Precision::Int8`]; other CPUs and GPUs through wgpu keep
-/// the contract.
+/// has tensor cores for every precision, x86-64 has products of bytes for [`Precision::Int8`], and GPUs through wgpu have cooperative
+/// matrices of f16 for products of many rows with quantised weights, which keep the bounds of [`Precision::Tf32`] and all below it;
+/// everything else keeps the contract.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Precision {

@@ -48,6 +48,12 @@ pub const CHAIN: usize = 512;
 /// The error bound of bilinear interpolation: along each dimension a weight is a quotient, off by 5 u, where the contract counts 1 u.
 pub const BILINEAR: Bound = Bound::Magnitude(15.0);
 
+/// What a product of `k` terms with quantised weights adds to its bound if both operands are rounded to f16, in units of u: 2⁻¹¹ of
+/// each factor, because WGSL leaves the direction of rounding open, and what units for cooperative matrices cut off.
+fn rounded_units(k: usize) -> f64 {
+    16_384.0 + k as f64 / 8.0
+}
+
 /// The error bound of an operation on a device: that of a GPU, or, for products of f16 through cooperative matrices, what
 /// their units keep.
 ///
@@ -58,6 +64,9 @@ pub const BILINEAR: Bound = Bound::Magnitude(15.0);
 /// The errors of [`Op::bound`].
 pub fn bound_on(device: &GpuDevice, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let plain = bound(op, inputs)?;
+    if let (Op::QuantMatmul(_), Bound::Magnitude(units), true) = (op, plain, device.inner.target.rounds()) {
+        return Ok(Bound::Magnitude(units + rounded_units(inputs[1].shape.columns())));
+    }
     let halves = inputs.iter().all(|input| input.dtype == DType::F16);
     let (Op::Matmul(matmul), true, true) = (op, device.has_cooperative_matrices(), halves) else { return Ok(plain) };
     let k = matmul.extents(&inputs[0].shape, &inputs[1].shape)?.k;

@@ -1,6 +1,7 @@
 //! Dispatches: kernels with their parameters, on memory that is named and not allocated yet.
 
 use kiln_device::Location;
+use kiln_ir::Precision;
 use kiln_shaders::elementwise::Chain;
 use kiln_shaders::{Capabilities, Head, Kernel, Together};
 
@@ -10,6 +11,20 @@ pub struct Target {
     pub(crate) limits: wgpu::Limits,
     /// Whether kernels may multiply cooperative matrices.
     pub(crate) cooperative: bool,
+    /// With what precision products may read their operands.
+    pub(crate) precision: Precision,
+}
+
+impl Target {
+    /// Whether kernels may multiply cooperative matrices. Browsers do not offer them, so modules for browsers leave these kernels out.
+    pub(crate) fn is_cooperative(&self) -> bool {
+        cfg!(not(target_arch = "wasm32")) && self.cooperative
+    }
+
+    /// Whether products with quantised weights may round their operands to f16.
+    pub(crate) fn rounds(&self) -> bool {
+        self.is_cooperative() && matches!(self.precision, Precision::Tf32 | Precision::Bf16 | Precision::Int8)
+    }
 }
 
 /// Bytes between the word pairs that report faults: the binding alignment of every device.
@@ -207,7 +222,7 @@ mod tests {
             let y = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
             graph.record(Softmax, &[y]).unwrap()
         });
-        let target = Target { limits, cooperative: false };
+        let target = Target { limits, cooperative: false, precision: Precision::Contract };
         let steps = Plan::<crate::GpuDevice>::new(&graph, &wanted, &target).unwrap().steps;
         let kernels = |step: &Dispatch| match &step.code {
             Code::Together(together) => {
@@ -244,7 +259,7 @@ mod tests {
             graph.attention_with(q, k, v, of, op).unwrap()
         };
         let wanted = [attention(None), attention(None), attention(Some(8)), attention(None)];
-        let target = Target { limits: wgpu::Limits::default(), cooperative: false };
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false, precision: Precision::Contract };
         let plan = Plan::<crate::GpuDevice>::new(&graph, &wanted, &target).unwrap();
         let sights = plan.steps.iter().filter(|step| step.code.name() == "attention_sights");
         // One for all layers without a window, one for the others.
@@ -259,7 +274,7 @@ mod tests {
             params: Vec::new(),
             groups: [groups, 1, 1],
         };
-        let target = Target { limits: wgpu::Limits::default(), cooperative: false };
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false, precision: Precision::Contract };
         for (groups, at, expected) in
             [(MOST_JOINED, Location::Slot(0), 2), (1, Location::Scratch(0), 2), (1, Location::Slot(0), 1)]
         {

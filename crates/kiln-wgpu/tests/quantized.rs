@@ -3,10 +3,10 @@
 
 mod support;
 
-use kiln_ir::op::reference::Random;
+use kiln_ir::op::reference::{Case, Input, Random, conform_within};
 use kiln_ir::op::{Op, QuantMatmul, Quantize};
-use kiln_ir::{Buffer, Operand, Operations, QuantFormat, Record, Shape};
-use kiln_wgpu::{GpuBackend, GpuCommandBatch};
+use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Record, Shape, TensorType};
+use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, numerics};
 
 fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; format.bytes(x.len()).expect("whole blocks")];
@@ -183,5 +183,106 @@ fn products_that_run_together_have_the_bits_of_each_alone() {
             assert_eq!(bits(got[2 * number].as_data().f32()), bits(&alone(&x)), "{format:?}, {m} rows");
             assert_eq!(bits(got[2 * number + 1].as_data().f32()), bits(&sums), "{format:?} and an addend, {m} rows");
         }
+    }
+}
+
+/// Rows of x and of weights. Some have special values: not finite, huge, tiny, of magnitudes that no f16 holds beside each
+/// other, or zero.
+fn specials(format: QuantFormat, [m, n, k]: [usize; 3], random: &mut Random) -> (Vec<f32>, Vec<u8>) {
+    let mut x = random.uniforms(m * k, -1.0, 1.0);
+    let infinity = f32::INFINITY;
+    for (row, special) in [(1, f32::NAN), (40, infinity), (41, -infinity), (m - 1, infinity), (7, 2e30), (8, 1e-45)] {
+        x[row * k + k / 2 + 3] = special;
+    }
+    for (row, size) in [(2, 1e25), (3, 1e-30), (42, 1e-42), (43, 0.0), (m - 2, 1e-20)] {
+        x[row * k..(row + 1) * k].iter_mut().for_each(|x| *x *= size);
+    }
+    // Blocks of one row from 1 down to 2^-30, and zeros.
+    for (i, block) in x[5 * k..6 * k].chunks_mut(format.block_len()).enumerate() {
+        let size = if i % 3 == 2 { 0.0 } else { f32::powi(2.0, -(i as i32 % 31)) };
+        block.iter_mut().for_each(|x| *x *= size);
+    }
+    // Quantising takes longest here, so 61 rows of weights are repeated; scales and integers of others are arbitrary.
+    let mut few = encoded(format, &random.uniforms(61 * k, -1.0, 1.0));
+    let row = few.len() / 61;
+    for byte in &mut few[10 * row..12 * row] {
+        *byte = random.bits() as u8;
+    }
+    if format == QuantFormat::Mxfp4 {
+        // From 2^-28 to 2^31: products stay within f32.
+        let blocks = few[10 * row..12 * row].chunks_mut(format.block_bytes());
+        blocks.for_each(|block| block[0] = 100 + random.below(60) as u8);
+    }
+    let w = few.iter().copied().cycle().take(n * row).collect();
+    (x, w)
+}
+
+#[test]
+fn products_through_cooperative_matrices_keep_their_bounds() {
+    for precision in [Precision::Contract, Precision::Bf16] {
+        let Some(device) = support::device_with(&DeviceOptions::new().precision(precision)) else { return };
+        if !device.has_cooperative_matrices() {
+            eprintln!("left out: {} has no cooperative matrices", device.adapter());
+            return;
+        }
+        let backend = GpuBackend::on(device.clone());
+        let mut random = Random::new(103);
+        for format in QuantFormat::ALL {
+            // One part of k, and several with a shorter last one; tiles and what goes beyond them; an odd number of
+            // blocks of 32. Formats share all but the decoding, so most get one of these.
+            let all = precision == Precision::Contract
+                && matches!(format, QuantFormat::Q8_0 | QuantFormat::Mxfp4 | QuantFormat::Q4K | QuantFormat::Q6K);
+            let shapes = [[257_usize, 260, 256], [50, 300, 1792], [128, 256, 17 * 32]];
+            for [m, n, k] in shapes.into_iter().take(if all { 3 } else { 1 }) {
+                if !k.is_multiple_of(format.block_len()) {
+                    continue;
+                }
+                let (x, w) = specials(format, [m, n, k], &mut random);
+                let inputs = vec![Input::f32(x, &[m, k]), Input::new(Buffer::Blocks(format, w), &[n, k])];
+                let case = Case::new(QuantMatmul { format }, inputs);
+                let bound = |op: &Op, types: &[TensorType]| numerics::bound_on(&device, op, types);
+                let found = conform_within(&case, bound, true, |op, operands| {
+                    let [first, second] = [backend.run(op, operands)?, backend.run(op, operands)?];
+                    let bits = |result: &[Buffer]| result[0].as_data().as_bytes().to_vec();
+                    assert!(bits(&first) == bits(&second), "{} {m} x {n} x {k} at {precision}", format.name());
+                    Ok(first)
+                })
+                .unwrap_or_else(|why| panic!("at {precision}: {why}"));
+                println!("{} {m} x {n} x {k} at {precision}: worst {:.3} u", format.name(), found.worst);
+            }
+        }
+    }
+}
+
+/// Products share what the rows are split into only while nothing else has been written there.
+#[test]
+fn products_of_the_same_rows_in_a_graph_are_those_of_single_operations() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(107);
+    let (format, n) = (QuantFormat::Q4K, 256);
+    let x = random.uniforms(40 * n, -1.0, 1.0);
+    let weights = [(); 3].map(|()| encoded(format, &random.uniforms(n * n, -1.0, 1.0)));
+    let weights: Vec<Operand<'_>> =
+        weights.iter().map(|blocks| Operand::blocks(blocks, &[n, n], format).unwrap()).collect();
+    let op = Op::from(QuantMatmul { format });
+
+    let mut batch = GpuCommandBatch::new(device);
+    let x = batch.upload(&x, &[40, n]).unwrap();
+    let y = batch.scale(x, 0.5).unwrap();
+    let w: Vec<_> = weights.iter().map(|weights| batch.upload_operand(weights).unwrap()).collect();
+    let mut product = |x, at: usize| (batch.record(op, &[x, w[at]]).unwrap(), x, at);
+    // Two of y, one of another, and of y again, before and after a step of another kind.
+    let first = product(y, 0);
+    let products = [first, product(y, 1), product(first.0, 2), product(y, 2)];
+    let other = batch.relu(products[3].0).unwrap();
+    let last = (batch.record(op, &[y, w[0]]).unwrap(), y, 0);
+    let products: Vec<_> = products.into_iter().chain([last]).collect();
+    let results = products.iter().map(|product| product.0);
+    batch.execute(&results.chain([y, other]).collect::<Vec<_>>()).unwrap();
+    for (result, x, at) in products {
+        let x = batch.read(x).unwrap();
+        let single = backend.run(&op, &[Operand::f32(&x, &[40, n]).unwrap(), weights[at]]).unwrap();
+        assert_eq!(batch.read(result).unwrap(), single[0].as_data().f32(), "weights {at}");
     }
 }

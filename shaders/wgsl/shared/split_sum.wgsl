@@ -1,15 +1,19 @@
 // out[i] = sum over s of x[s, i], in vectors: the end of an operation that was split into parts.
 //
-// Eight invocations share a vector and take the parts in turn; the eight sums are then added in a fixed order.
+// Eight invocations share a vector and take the parts in turn; the eight sums are then added in a fixed order. Of few parts one
+// invocation adds all.
 #trusted i and part are guarded
 #input x: array<vec4<f32>>
 #output out: array<vec4<f32>>
 #param n: u32
 #param parts: u32
 #param total: u32
+#constant SHARE = 1, 8
 #include common
 
+#if SHARE == 8
 var<workgroup> sums: array<vec4<f32>, ${WORKGROUP}>;
+#endif
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(
@@ -21,6 +25,16 @@ fn main(
     if number >= p.total {
         return;
     }
+#if SHARE == 1
+    let i = number * ${WORKGROUP}u + local;
+    if i < p.n {
+        var sum = x[i];
+        for (var part = 1u; part < p.parts; part++) {
+            sum += x[part * p.n + i];
+        }
+        out[i] = sum;
+    }
+#else
     let i = number * 32u + local % 32u;
     var sum = vec4<f32>();
     if i < p.n {
@@ -35,4 +49,5 @@ fn main(
         let high = (sums[local + 128u] + sums[local + 160u]) + (sums[local + 192u] + sums[local + 224u]);
         out[i] = low + high;
     }
+#endif
 }

@@ -307,7 +307,8 @@ pub(crate) struct DeviceOption {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     device_memory: Option<u64>,
     /// How products may round their operands: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts
-    /// faster on CUDA, and int8 those of quantised models on x86-64
+    /// faster on CUDA, those below tf32x3 prompts of quantised models on GPUs through wgpu with cooperative matrices, and
+    /// int8 those on x86-64
     #[arg(long, default_value_t)]
     precision: Precision,
 }

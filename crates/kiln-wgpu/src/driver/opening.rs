@@ -224,7 +224,7 @@ impl GpuDevice {
             queue,
             #[cfg(not(target_arch = "wasm32"))]
             features,
-            target: Target { limits, cooperative },
+            target: Target { limits, cooperative, precision: options.precision },
             capabilities,
             direct: features.contains(direct::FEATURES),
             trusting: !options.plain && !options.checks,

@@ -3,6 +3,8 @@
 #[cfg(not(target_arch = "wasm32"))]
 use std::path::PathBuf;
 
+use kiln_ir::Precision;
+
 /// How a device is opened: by default with all that it can do, and without files.
 ///
 /// ```no_run
@@ -20,6 +22,7 @@ pub struct DeviceOptions {
     pub(crate) plain: bool,
     pub(crate) checks: bool,
     pub(crate) profile: bool,
+    pub(crate) precision: Precision,
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) pipeline_folder: Option<PathBuf>,
 }
@@ -45,6 +48,14 @@ impl DeviceOptions {
     /// which takes longer. Where the adapter has no clock, opening it is [`kiln_ir::Error::Unavailable`].
     pub fn profile(self) -> Self {
         Self { profile: true, ..self }
+    }
+
+    /// With what precision products may read their operands. With [`Precision::Tf32`], [`Precision::Bf16`] and
+    /// [`Precision::Int8`] products of many rows with quantised weights round both operands to f16, if the device has
+    /// cooperative matrices ([`crate::GpuDevice::has_cooperative_matrices`]); [`crate::numerics::bound_on`] gives the bound.
+    /// All other products keep the contract.
+    pub fn precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// The features that are requested if the adapter has them.

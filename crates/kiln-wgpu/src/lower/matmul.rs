@@ -109,9 +109,11 @@ impl Parts {
     pub(super) fn finish(&self, plan: &mut Lowering<'_>) {
         if self.splits > 1 {
             let vectors = self.stride / 4;
-            let groups = vectors.div_ceil(32);
+            // The invocations that share a vector.
+            let share = if self.splits <= 4 { 1 } else { 8 };
+            let groups = vectors.div_ceil(WORKGROUP as usize / share);
             let params = [vectors.into(), self.splits.into(), groups.into()];
-            let code = Code::Kernel(SPLIT_SUM, Vec::new());
+            let code = Code::Kernel(SPLIT_SUM, vec![("SHARE", share as u32)]);
             plan.dispatch(code, vec![self.at, self.result], &params, Grid::groups_of(groups));
         }
     }
@@ -267,7 +269,7 @@ impl Product {
         let fits = rows.iter().all(|length| length.is_multiple_of(4)) && k > 0;
         let tiles = |columns: usize| batch * m.div_ceil(COOPERATIVE_ROWS) * n.div_ceil(columns);
         let enough = tiles(128) >= 64 || k <= 4096;
-        let usable = plan.target.cooperative && self.types == [DType::F16; 2] && fits && enough;
+        let usable = plan.target.is_cooperative() && self.types == [DType::F16; 2] && fits && enough;
         usable.then_some(if tiles(256) >= PLENTY { 256 } else { 128 })
     }
 

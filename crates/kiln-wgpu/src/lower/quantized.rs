@@ -1,10 +1,12 @@
 use kiln_ir::op::{Dequantize, Elementwise, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
+use kiln_shaders::Access;
 
-use super::pieces::pieces;
+use super::matmul::Parts;
+use super::pieces::{Piece, pieces};
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Code, Grid, Word};
+use crate::plan::{Code, Dispatch, Grid, Slice, Target, Word};
 
 /// Number of parts of 32 elements.
 fn parts(elements: usize) -> usize {
@@ -83,18 +85,69 @@ enum Way {
     Rows { rows: usize, lanes: usize },
     /// Tiles of 16 `tall` rows and 64 columns.
     Tiles { tall: usize },
+    /// Tiles of cooperative matrices.
+    Cooperative(Cooperative),
 }
 
 impl Way {
-    fn is_tiles(self) -> bool {
-        matches!(self, Self::Tiles { .. })
+    /// Whether its kernel adds something to the product.
+    fn adds(self) -> bool {
+        matches!(self, Self::Rows { .. })
+    }
+}
+
+/// The kernel on a device for `m` rows of x and `n` of the weights with `k` elements in each. `splits` says whether k may be divided.
+fn way_on(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Way {
+    Cooperative::new(target, [m, n, k], splits).map_or_else(|| way(m, n, k), Way::Cooperative)
+}
+
+/// A product through cooperative matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cooperative {
+    /// Products of f16 for each product: three if both operands are a number and its rest, one if they are rounded.
+    passes: usize,
+    /// Parts of k.
+    splits: usize,
+    /// Slices in each part except the last.
+    slice: usize,
+}
+
+/// Minimum rows of x and of weights for which tiles of cooperative matrices take less time than those of f32. Measured
+/// on an H100.
+const MANY: usize = 32;
+const WIDE: usize = 256;
+
+impl Cooperative {
+    /// Columns of a tile, as in the source.
+    const COLUMNS: usize = 128;
+
+    /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if tiles of f32 take
+    /// less time. `splits` says whether k may be divided.
+    fn new(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
+        if !target.is_cooperative() || m < MANY || n < WIDE || k == 0 {
+            return None;
+        }
+        let passes = if target.rounds() { 1 } else { 3 };
+        let whole = Self { passes, splits: 1, slice: parts(k) };
+        let [down, across] = whole.tiles(m, n);
+        // A multiprocessor takes two of the small tiles at once. A part of k must be long enough to justify its tile of
+        // results, which is written and read once more.
+        let enough = if passes == 1 { BUSY / 2 } else { BUSY };
+        let wanted = if splits { enough.div_ceil(down * across).min(parts(k) / 16).max(1) } else { 1 };
+        let slice = parts(k).div_ceil(wanted);
+        Some(Self { splits: parts(k).div_ceil(slice), slice, ..whole })
+    }
+
+    /// The tiles of a product, down and across: a single pass leaves memory for twice as many rows.
+    fn tiles(&self, m: usize, n: usize) -> [usize; 2] {
+        [m.div_ceil(if self.passes == 1 { 256 } else { 128 }), n.div_ceil(Self::COLUMNS)]
     }
 }
 
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 256;
 
-/// The kernel for `m` rows of x, `n` of the weights and `k` elements in each.
+/// The kernel of every device for `m` rows of x, `n` of the weights and `k` elements in each.
 fn way(m: usize, n: usize, k: usize) -> Way {
     let tiles = |tall: usize| m.div_ceil(16 * tall) * n.div_ceil(64);
     if m > 8 {
@@ -134,49 +187,150 @@ impl Lower<GpuDevice> for QuantMatmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, w) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let (m, n, k) = (x.rows(), w.rows(), w.columns());
-        let blocks = k / self.format.block_len();
-        let row_bytes = blocks * self.format.block_bytes();
-        let rows_of_x = pieces(&plan.target.limits, m, &[4 * k, 4 * n]);
-        let of_weights = pieces(&plan.target.limits, n, &[row_bytes]);
+        let product = Product { format: self.format, n, blocks: k / self.format.block_len() };
+        let row_bytes = product.blocks * self.format.block_bytes();
+        let target = plan.target;
+        let rows_of_x = pieces(&target.limits, m, &[4 * k, 4 * n]);
+        let of_weights = pieces(&target.limits, n, &[row_bytes]);
+        let way = |rows: &Piece, columns: &Piece| way_on(target, [rows.len, columns.len, k], columns.len == n);
         if let Some(&addend) = inputs.get(2)
-            && rows_of_x.iter().any(|rows| of_weights.iter().any(|columns| way(rows.len, columns.len, k).is_tiles()))
+            && rows_of_x.iter().any(|rows| of_weights.iter().any(|columns| !way(rows, columns).adds()))
         {
             let product = plan.scratch(outputs[0].ty);
             self.lower(plan, &inputs[..2], &[product])?;
             return Elementwise::add().lower(plan, &[product, addend], outputs);
         }
         for rows in &rows_of_x {
+            let (x, out) = (rows.of(inputs[0].at, 4 * k), rows.of(outputs[0].at, 4 * n));
+            let addend = inputs.get(2).map(|addend| rows.of(addend.at, 4 * n));
             for columns in &of_weights {
-                let (m, n_here) = (rows.len, columns.len);
-                let format = kiln_shaders::constant(self.format);
-                let x = rows.of(inputs[0].at, 4 * k);
-                let mut buffers = vec![x, columns.of(inputs[1].at, row_bytes), rows.of(outputs[0].at, 4 * n)];
-                let (kernel, constants, down, across) = match way(m, n_here, k) {
-                    Way::Rows { rows: held, lanes } => {
-                        // Without an addend any binding takes its place.
-                        buffers.push(inputs.get(2).map_or(x, |addend| rows.of(addend.at, 4 * n)));
-                        let adds = ("ADDS", u32::from(inputs.len() > 2));
-                        let constants = vec![format, ("ROWS", held as u32), ("LANES", lanes as u32), adds];
-                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(held), n_here.div_ceil(1024 / lanes))
+                let (here, first) = ([rows.len, columns.len, k], columns.start);
+                let buffers = [x, columns.of(inputs[1].at, row_bytes), out];
+                match way(rows, columns) {
+                    Way::Cooperative(way) => {
+                        plan.part(|plan| product.cooperative(plan, way, here, first, buffers))?;
                     }
-                    Way::Tiles { tall } => {
-                        let constants = vec![format, ("TALL", tall as u32)];
-                        (kiln_shaders::QUANT_MATMUL, constants, m.div_ceil(16 * tall), n_here.div_ceil(64))
+                    Way::Rows { rows, lanes } => {
+                        product.of_rows(plan, [rows, lanes], here, first, buffers, addend);
                     }
-                };
-                let total = down * across;
-                let params = [m, n_here, blocks, n, columns.start, down, total].map(Word::from);
-                plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(total));
+                    Way::Tiles { tall } => product.in_tiles(plan, tall, here, first, buffers),
+                }
             }
         }
         Ok(())
     }
 }
 
+/// Whether one of the last steps is this one, and no step after it writes what it reads or has written. Products of the same
+/// rows then share it.
+fn is_done(steps: &[Dispatch], split: &Dispatch) -> bool {
+    // Products of the same rows are at most this many steps apart.
+    const LAST: usize = 16;
+    let is_same =
+        |step: &Dispatch| (&step.code, &step.buffers, &step.params) == (&split.code, &split.buffers, &split.params);
+    let is_of_split = |buffer: &Slice| split.buffers.iter().any(|other| other.at == buffer.at);
+    let writes = |step: &Dispatch| {
+        // Heads are read from texts, so only those of steps that use one of the buffers.
+        let uses = step.buffers.iter().any(is_of_split);
+        uses && step.code.head().bindings.iter().zip(&step.buffers).any(|(binding, buffer)| {
+            let written = binding.access == Access::Write;
+            written && is_of_split(buffer)
+        })
+    };
+    steps.iter().rev().take(LAST).find(|step| is_same(step) || writes(step)).is_some_and(is_same)
+}
+
+/// A product with the weights of a tensor: their format, its rows, and the blocks of a row.
+#[derive(Debug, Clone, Copy)]
+struct Product {
+    format: QuantFormat,
+    n: usize,
+    blocks: usize,
+}
+
+impl Product {
+    /// Adds the product of `m` rows of x with `n` rows of weights from `first` on: lanes share rows of the weights. Something may be
+    /// added to it.
+    fn of_rows(
+        &self,
+        plan: &mut Lowering<'_>,
+        [rows, lanes]: [usize; 2],
+        [m, n, _]: [usize; 3],
+        first: usize,
+        [x, w, out]: [Slice; 3],
+        addend: Option<Slice>,
+    ) {
+        let format = kiln_shaders::constant(self.format);
+        let adds = ("ADDS", u32::from(addend.is_some()));
+        let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32), adds];
+        // Without an addend any binding takes its place.
+        let buffers = vec![x, w, out, addend.unwrap_or(x)];
+        let tiles = [m.div_ceil(rows), n.div_ceil(1024 / lanes)];
+        self.dispatch(plan, Code::Kernel(kiln_shaders::QUANT_MATVEC, constants), buffers, [m, n, first], tiles);
+    }
+
+    /// The same in tiles of f32.
+    fn in_tiles(&self, plan: &mut Lowering<'_>, tall: usize, [m, n, _]: [usize; 3], first: usize, buffers: [Slice; 3]) {
+        let constants = vec![kiln_shaders::constant(self.format), ("TALL", tall as u32)];
+        let tiles = [m.div_ceil(16 * tall), n.div_ceil(64)];
+        let code = Code::Kernel(kiln_shaders::QUANT_MATMUL, constants);
+        self.dispatch(plan, code, buffers.to_vec(), [m, n, first], tiles);
+    }
+
+    fn dispatch(
+        &self,
+        plan: &mut Lowering<'_>,
+        code: Code,
+        buffers: Vec<Slice>,
+        [m, n, first]: [usize; 3],
+        [down, across]: [usize; 2],
+    ) {
+        let total = down * across;
+        let params = [m, n, self.blocks, self.n, first, down, total].map(Word::from);
+        plan.dispatch(code, buffers, &params, Grid::groups_of(total));
+    }
+
+    /// The same through cooperative matrices.
+    fn cooperative(
+        &self,
+        plan: &mut Lowering<'_>,
+        way: Cooperative,
+        [m, n, k]: [usize; 3],
+        first: usize,
+        [x, w, out]: [Slice; 3],
+    ) -> Result<()> {
+        let Cooperative { passes, splits, slice } = way;
+        // Rows of x as numbers of f16, with three passes their rests, too, and the unit of each row.
+        let planes: Slice = plan.scratch_bytes(m * k * if passes == 1 { 2 } else { 4 }).into();
+        let units: Slice = plan.scratch_bytes(4 * m).into();
+        let passes = ("PASSES", passes as u32);
+        let split = Dispatch {
+            code: Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![passes]),
+            buffers: vec![x, planes, units],
+            params: [m, k / 4, m].map(|n| Word::from(n).0).to_vec(),
+            groups: Grid::groups_of(m).folded(plan.target.limits.max_compute_workgroups_per_dimension),
+        };
+        if !is_done(plan.steps(), &split) {
+            plan.push(split);
+        }
+
+        let parts = Parts::new(plan, out, m * n, splits)?;
+        let [down, across] = way.tiles(m, n);
+        let total = splits * down * across;
+        let params = [m, n, self.blocks, self.n, first, down, across, slice, parts.stride, total].map(Word::from);
+        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE, vec![kiln_shaders::constant(self.format), passes]);
+        plan.dispatch(code, vec![x, planes, units, w, parts.at], &params, Grid::groups_of(total));
+        parts.finish(plan);
+        Ok(())
+    }
+}
+
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod tests {
+    use kiln_device::Plan;
+    use kiln_ir::graph::Graph;
     use kiln_ir::op::Op;
-    use kiln_ir::{Shape, TensorType};
+    use kiln_ir::{Precision, Record, Shape, TensorType};
 
     use super::super::small_bindings::run;
     use super::*;
@@ -200,6 +354,51 @@ mod tests {
         assert_eq!(way(64, 28_672, 8192), Way::Tiles { tall: 4 });
         assert_eq!(way(512, 4096, 4096), Way::Tiles { tall: 8 });
         assert_eq!(way(4096, 4096, 4096), Way::Tiles { tall: 8 });
+    }
+
+    #[test]
+    fn many_rows_go_to_cooperative_matrices_where_a_device_has_them() {
+        let limits = wgpu::Limits::default();
+        let target = |cooperative, precision| Target { limits: limits.clone(), cooperative, precision };
+        let contract = target(true, Precision::Contract);
+        let of = |m, n, k| Cooperative::new(&contract, [m, n, k], true);
+        let three = |splits, slice| Some(Cooperative { passes: 3, splits, slice });
+        assert_eq!(of(512, 14_336, 4096), three(1, 128));
+        // Few tiles: k is divided, down to sixteen slices, and the last part is what is left.
+        assert_eq!(of(512, 4096, 4096), three(2, 64));
+        assert_eq!(of(32, 256, 4096), three(8, 16));
+        assert_eq!(of(32, 256, 1056), three(2, 17));
+        assert_eq!(Cooperative::new(&contract, [512, 4096, 4096], false), three(1, 128), "pieces of the weights");
+        for [m, n, k] in [[31, 4096, 4096], [512, 255, 4096], [512, 4096, 0]] {
+            assert_eq!(of(m, n, k), None, "{m} x {n} x {k}");
+        }
+        let few = target(false, Precision::Bf16);
+        assert_eq!(Cooperative::new(&few, [512, 4096, 4096], true), None);
+        for precision in Precision::ALL {
+            let passes = if matches!(precision, Precision::Contract | Precision::Tf32x3) { 3 } else { 1 };
+            let way = Cooperative::new(&target(true, precision), [512, 4096, 4096], true);
+            assert_eq!(way, Some(Cooperative { passes, splits: 2, slice: 64 }), "{precision}");
+        }
+    }
+
+    #[test]
+    fn products_of_the_same_rows_split_them_once() {
+        let format = QuantFormat::Q4K;
+        let mut graph = Graph::new();
+        let mut input = |ty| graph.input(ty);
+        let square = Shape::new(&[256, 256]).unwrap();
+        let x = input(TensorType::f32(square));
+        let weights = [(); 3].map(|()| input(TensorType::blocks(format, square).unwrap()));
+        let mut product = |x, w| graph.record(QuantMatmul { format }, &[x, w]).unwrap();
+        let [first, second] = [product(x, weights[0]), product(x, weights[1])];
+        let third = product(first, weights[2]);
+        // Its planes take the place of those of x.
+        let fourth = product(x, weights[2]);
+        let target = Target { limits: wgpu::Limits::default(), cooperative: true, precision: Precision::default() };
+        let plan = Plan::<GpuDevice>::new(&graph, &[second, third, fourth], &target).unwrap();
+        let names: Vec<_> = plan.steps.iter().map(|step| step.code.name()).collect();
+        let [split, product] = ["quant_split", "quant_cooperative"];
+        assert_eq!(names, [split, product, product, split, product, split, product]);
     }
 
     #[test]

@@ -17,8 +17,9 @@ pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], 
     let mut limits = device.target().limits.clone();
     let most = most.unwrap_or(limits.max_storage_buffer_binding_size);
     limits.max_storage_buffer_binding_size = most;
+    let target = Target { limits, cooperative: false, ..device.target().clone() };
     let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
-    let (ids, plan) = Plan::<GpuDevice>::of_operation(&op, &types, &Target { limits, cooperative: false }).unwrap();
+    let (ids, plan) = Plan::<GpuDevice>::of_operation(&op, &types, &target).unwrap();
     let bytes = |at: Location| match at {
         Location::Input(id) | Location::State(id) => plan.inputs.iter().find(|input| input.0 == id).unwrap().1,
         Location::Result(_) => plan.results.iter().find(|result| result.0 == at).unwrap().1,

@@ -28,7 +28,7 @@ pub(super) mod adapters {
 
     /// The adapter with this label, or the group of adapters with these.
     pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
-        let options = DeviceOptions::new();
+        let options = DeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };
         let options = match &opening.code_folder {
             Some(folder) => options.pipeline_folder(folder),

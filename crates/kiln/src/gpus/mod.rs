@@ -143,8 +143,8 @@ pub(crate) struct Opening {
     pub(crate) code_folder: Option<PathBuf>,
     /// Whether executions time each kernel.
     pub(crate) times_kernels: bool,
-    /// How operands of products may be rounded. Devices of wgpu keep the contract.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    /// How operands of products may be rounded.
+    #[cfg_attr(not(any(native_gpu, native_cuda)), allow(dead_code))]
     pub(crate) precision: Precision,
 }
 
