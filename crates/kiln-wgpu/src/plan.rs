@@ -141,7 +141,7 @@ pub struct Dispatch {
 /// Maximum workgroups of joined dispatches: with more, what a dispatch costs by itself is a small share. Chosen, not measured.
 const MOST_JOINED: u32 = 4096;
 
-/// Joins dispatches of a round into as few as the bindings allow, if each operation has one, and none uses scratch memory,
+/// Joins dispatches of a round into as few as the bindings allow, if each operation has one, and if they use no scratch memory,
 /// which the operations of a round share.
 pub(crate) fn join(target: &Target, steps: &mut Vec<Dispatch>, begins: &[usize]) {
     let Some(&begin) = begins.first().filter(|&&begin| begins.iter().copied().eq(begin..steps.len())) else { return };
@@ -168,7 +168,7 @@ pub(crate) fn join(target: &Target, steps: &mut Vec<Dispatch>, begins: &[usize])
     steps.extend(joined);
 }
 
-/// Some dispatches as one if they can be, and as they are otherwise. Leaves none.
+/// Some dispatches as one if they can be, and as they are otherwise; `held` is then empty.
 fn flushed(target: &Target, held: &mut Vec<Dispatch>) -> Vec<Dispatch> {
     match together(target, held) {
         Some(joined) if held.len() > 1 => {

@@ -145,7 +145,7 @@ fn products_that_run_together_have_the_bits_of_each_alone() {
     let backend = GpuBackend::on(device.clone());
     let mut random = Random::new(103);
     let k = 1024 + 256;
-    // Of one row, of a few, and of so many that tiles multiply them.
+    // One row, a few, and enough for tiles.
     for (m, n) in [(1, 70), (3, 70), (20, 64 * 70 + 6)] {
         let mut x = random.uniforms(m * k, -1.0, 1.0);
         // Elements that are multiplied without rounding.
