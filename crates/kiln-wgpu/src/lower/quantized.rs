@@ -392,13 +392,14 @@ mod tests {
         let mut product = |x, w| graph.record(QuantMatmul { format }, &[x, w]).unwrap();
         let [first, second] = [product(x, weights[0]), product(x, weights[1])];
         let third = product(first, weights[2]);
-        // Its planes take the place of those of x.
-        let fourth = product(x, weights[2]);
+        // Its planes take the place of those of x, which is multiplied again when the third product can be added.
+        let again = product(x, weights[2]);
+        let fourth = graph.record(Elementwise::add(), &[again, third]).unwrap();
         let target = Target { limits: wgpu::Limits::default(), cooperative: true, precision: Precision::default() };
-        let plan = Plan::<GpuDevice>::new(&graph, &[second, third, fourth], &target).unwrap();
+        let plan = Plan::<GpuDevice>::new(&graph, &[second, fourth], &target).unwrap();
         let names: Vec<_> = plan.steps.iter().map(|step| step.code.name()).collect();
         let [split, product] = ["quant_split", "quant_cooperative"];
-        assert_eq!(names, [split, product, product, split, product, split, product]);
+        assert_eq!(names, [split, product, product, split, product, split, product, "elementwise"]);
     }
 
     #[test]
