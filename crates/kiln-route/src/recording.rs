@@ -65,7 +65,7 @@ fn shorten(value: &mut serde_json::Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, Place};
+    use crate::{Backend, PROFILE_VERSION, Place};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -78,7 +78,8 @@ mod tests {
         let read = Recording::from_json(&recording.to_json()).unwrap();
         assert_eq!(read.problems[0].seconds, [Some(1.235e-7), None]);
         assert_eq!(Recording::from_json(&read.to_json()).unwrap(), read);
-        for bad in ["", "{}", "[]", &recording.to_json().replace("\"version\":6", "\"version\":4")] {
+        let version = format!("\"version\":{PROFILE_VERSION}");
+        for bad in ["", "{}", "[]", &recording.to_json().replace(&version, "\"version\":4")] {
             assert!(Recording::from_json(bad).is_err(), "{bad}");
         }
     }

@@ -239,12 +239,14 @@ fn an_explanation_names_every_place() {
 #[cfg(not(target_arch = "wasm32"))]
 fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     use kiln::{ProfileProblem, ProfileStatus};
+    use kiln_route::PROFILE_VERSION;
     let path = std::env::temp_dir().join(format!("kiln-unusable-{}.json", std::process::id()));
     let build = || Engine::builder().profile_file(&path).build().unwrap();
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
     assert!(build().profile_status().to_string().ends_with(&format!("no profile at {}", path.display())));
     assert_eq!(build().profile_file(), Some(&*path));
-    for text in ["", "{", "[]", "{\"version\":5}", "\u{0}\u{0}"] {
+    let alone = format!("{{\"version\":{PROFILE_VERSION}}}");
+    for text in ["", "{", "[]", &alone, "\u{0}\u{0}"] {
         std::fs::write(&path, text).unwrap();
         let engine = build();
         let status = engine.profile_status();
