@@ -212,8 +212,8 @@ const tests = {
       const [[first, second]] = await batch.run([wanted]);
       return { submissions: counted.submissions - submissions, readbacks: counted.readbacks - readbacks, even: Math.abs(first - second) < 1e-6 };
     });
-    // 32 dispatches each.
-    assert.deepEqual(seen, { submissions: 4, readbacks: 1, even: true });
+    // 64 dispatches each.
+    assert.deepEqual(seen, { submissions: 2, readbacks: 1, even: true });
     await leave(page);
   },
 
