@@ -113,8 +113,6 @@ pub struct Calibrated {
 pub struct GraphsOnHost {
     /// Seconds of any execution.
     pub graph: f64,
-    /// Seconds of each step, see [`Place::queued`].
-    pub step: f64,
     /// Seconds of reading what the step before wrote, in the caches of other cores.
     pub handover: Transfer,
     /// Seconds of reading an input of a graph from memory, if the data of the graph exceed the caches: measured with
@@ -238,13 +236,13 @@ impl Profile {
         self.checked()
     }
 
-    /// Sets what graphs cost on the CPU beside their operations.
+    /// Sets what graphs cost on the CPU beside their operations, and the seconds of each step, see [`Place::queued`].
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when a constant makes no sense.
-    pub fn with_graphs_on_host(mut self, graphs: GraphsOnHost) -> Result<Self, ProfileProblem> {
+    pub fn with_graphs_on_host(mut self, queued: f64, graphs: GraphsOnHost) -> Result<Self, ProfileProblem> {
         for place in self.places.iter_mut().filter(|place| place.memory == Memory::HOST) {
-            place.queued = graphs.step;
+            place.queued = queued;
         }
         self.graphs = Some(graphs);
         self.checked()

@@ -3,7 +3,7 @@
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands, Dequantize, Operation};
 use kiln_ir::{DType, Error, Result, TensorType};
 use kiln_ptx::kernels::attention::{
-    self, CausalSight, FlashCombine, FlashPlan, ScanAttention, TiledAttention, WarpGroupAttention,
+    self, AttentionPlan, CausalSight, FlashAttention, ScanAttention, TiledAttention, WarpGroupAttention,
 };
 use kiln_ptx::kernels::gather;
 use kiln_ptx::{Launch, PtxType};
@@ -18,7 +18,7 @@ pub(crate) enum OnTensorCores {
     WarpGroups(WarpGroupAttention, Launch),
     /// For causal queries whose positions or numbers of keys are operands.
     WithSight(WarpGroupAttention, Launch),
-    Warps(FlashPlan),
+    Warps(AttentionPlan<FlashAttention>),
 }
 
 /// How f16 attention runs on tensor cores, if the device has any and their kernels support the options, the extents and
@@ -102,9 +102,8 @@ impl Lower<CudaDevice> for Attention {
             Some(OnTensorCores::WithSight(kernel, launch)) => {
                 with_sight(self, &extents, plan, inputs, (kernel, launch), out)?
             }
-            Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine })) => {
-                let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
-                run_parts(plan, kernel, launch, [q, k, v], combine, out);
+            Some(OnTensorCores::Warps(planned)) => {
+                run_parts(plan, planned, [0, 1, 2].map(|i: usize| inputs[i].at), out)
             }
             None if is_plain && !as_stored => lower_f32(self, plan, inputs, out)?,
             None => scan(self, &extents, plan, inputs, out)?,
@@ -114,12 +113,10 @@ impl Lower<CudaDevice> for Attention {
 }
 
 /// Runs a kernel, and, if it writes partial results, the one that combines them.
-fn run_parts(
+fn run_parts<K: Into<Code>>(
     plan: &mut Lowering<'_>,
-    kernel: impl Into<Code>,
-    launch: Launch,
+    AttentionPlan { attention: (kernel, launch), combine }: AttentionPlan<K>,
     [q, k, v]: [Location; 3],
-    combine: Option<(FlashCombine, Launch, usize)>,
     out: Location,
 ) {
     let Some((combine, adding, bytes)) = combine else { return plan.run(kernel, launch, &[q, k, v, out]) };
@@ -223,14 +220,12 @@ fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Loc
     let (scale, hardware) = (op.scale(extents.d), *plan.target);
     let operands = [0, 1, 2].map(|i: usize| wide[i].at);
     if let Some(tiled) = TiledAttention::plan(&extents, op.causal, scale, hardware.target, hardware.multiprocessors)? {
-        let (kernel, launch) = tiled.attention;
-        run_parts(plan, kernel, launch, operands, tiled.combine, out);
+        run_parts(plan, tiled, operands, out);
         return Ok(());
     }
     let kernel = attention::Attention::new(extents.d, op.causal, plan.target.target);
     let planned = kernel.plan(&extents, scale, hardware.multiprocessors)?;
-    let (kernel, launch) = planned.attention;
-    run_parts(plan, kernel, launch, operands, planned.combine, out);
+    run_parts(plan, planned, operands, out);
     Ok(())
 }
 

@@ -305,8 +305,8 @@ pub(super) fn measure(engine: &Engine, seconds: f64, progress: &mut dyn FnMut(Pr
     Ok(rows)
 }
 
-/// What graphs cost on the CPU beyond their operations.
-pub(crate) fn on_cpu(engine: &Engine) -> Result<GraphsOnHost> {
+/// What graphs cost on the CPU beyond their operations: the seconds of each step, and the rest.
+pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, GraphsOnHost)> {
     const SECONDS: f64 = 0.02;
     const STEPS: usize = 64;
     /// Numbers of elements that one step passes to the next.
@@ -379,7 +379,7 @@ pub(crate) fn on_cpu(engine: &Engine) -> Result<GraphsOnHost> {
         cold.push((bytes, (each - own - step).max(1e-9)));
     }
     let [handover, cold, read] = [handover, cold, read].map(|points| Transfer::measured(points).at_most(MOST));
-    Ok(GraphsOnHost { graph, step, handover, cold, read })
+    Ok((step, GraphsOnHost { graph, handover, cold, read }))
 }
 
 fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64) -> Result<GraphRow> {

@@ -298,8 +298,8 @@ pub fn evaluate(
         Effort::Thorough => Plan { budget: Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, seconds: 60.0 },
     };
     let probes: Vec<&Probe> = problems.iter().map(|(probe, _)| probe).collect();
-    // Doubtful problems are measured again whichever policy did well or badly on them: policies are evaluated only
-    // after all measurements.
+    // Doubtful problems are measured again whichever policy did well or badly on them: the policies choose after the last measurement
+    // of a problem.
     let measured = survey(engine, &probes, plan, |_, _| Vec::new(), progress)?;
     let mut on_gpus = HostToHost::on(engine);
     let mut of_gpus = probes.iter().map(|probe| on_gpus.seconds(probe)).collect::<Result<Vec<_>>>()?;

@@ -56,8 +56,8 @@ impl Engine {
         self.router = router;
         self.status = ProfileStatus::Calibrated;
         if !self.gpus.is_empty() {
-            let graphs = calibrate::graphs::on_cpu(self)?;
-            let profile = self.router.profile().clone().with_graphs_on_host(graphs);
+            let (queued, graphs) = calibrate::graphs::on_cpu(self)?;
+            let profile = self.router.profile().clone().with_graphs_on_host(queued, graphs);
             self.router = self.router_of(profile.map_err(calibrate::unusable)?)?;
         }
         if let Some(path) = &self.profile_path {

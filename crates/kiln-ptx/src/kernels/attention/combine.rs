@@ -18,6 +18,15 @@ const AT_ONCE: u32 = 8;
 /// Maximum rows, one block each.
 const MOST: u64 = MAX_GRID_X;
 
+/// The launches of an attention by kernel `K`: one, or two where keys are divided into parts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionPlan<K> {
+    /// The first launch. Buffers: queries, keys, values, and the result, or scratch if there is any.
+    pub attention: (K, Launch),
+    /// The launch that adds up parts, and the bytes of scratch between both. Buffers: scratch, result.
+    pub combine: Option<(FlashCombine, Launch, usize)>,
+}
+
 /// `Σₚ wₚ sumsₚ / Σₚ wₚ totalₚ` for each row, with `wₚ = exp(scale (greatestₚ - maxₚ greatestₚ))`: the sums of weighted values
 /// of parts of the keys, the totals of these weights, and the scores that they are relative to. A block a row; its warps add up some parts each, and these sums are added in their order.
 ///

@@ -12,7 +12,7 @@
 use kiln_ir::op::AttentionExtents;
 use kiln_ir::{Error, Result};
 
-use super::combine::FlashCombine;
+use super::combine::{AttentionPlan, FlashCombine};
 use super::softmax::{OnlineSoftmax, base_2};
 use super::tile::{FlashTile, STAGES};
 use crate::builder::Fragment;
@@ -421,15 +421,6 @@ fn part_keys(tile: FlashTile, keys: u32, parts: u32) -> u32 {
     keys.div_ceil(parts).next_multiple_of(tile.keys())
 }
 
-/// The launches of an attention on tensor cores.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FlashPlan {
-    /// The first launch. Buffers: queries, keys, values, and the result, or scratch where there is any.
-    pub attention: (FlashAttention, Launch),
-    /// The launch that adds up parts, and the bytes of scratch between both. Buffers: scratch, result.
-    pub combine: Option<(FlashCombine, Launch, usize)>,
-}
-
 /// The launches for these extents on a device of this many multiprocessors: one, or two where keys are cut into parts.
 ///
 /// # Errors
@@ -440,7 +431,7 @@ pub fn plan(
     causal: bool,
     scale: f32,
     multiprocessors: u32,
-) -> Result<FlashPlan> {
+) -> Result<AttentionPlan<FlashAttention>> {
     let rows = extents.group.saturating_mul(extents.s);
     let Some(width) = FlashAttention::width(extents.d) else {
         let reason = format!("rows of {} elements on tensor cores", extents.d);
@@ -454,7 +445,7 @@ pub fn plan(
     let room = (multiprocessors * RESIDENT).checked_div(launch.grid[0]).unwrap_or(1);
     let parts = room.min(keys / (LEAST_TILES * tile.keys())).min(MOST_PARTS);
     if parts < 2 {
-        return Ok(FlashPlan { attention: (kernel, launch), combine: None });
+        return Ok(AttentionPlan { attention: (kernel, launch), combine: None });
     }
     let parts = keys.div_ceil(part_keys(tile, keys, parts));
     let all = extents.batch.saturating_mul(extents.kv_heads).saturating_mul(rows);
@@ -462,5 +453,8 @@ pub fn plan(
     let scratch = FlashCombine::scratch_bytes(all, width, parts)?;
     let kernel = kernel.in_parts();
     let launch = kernel.launch_parts(extents, scale, parts)?;
-    Ok(FlashPlan { attention: (kernel, launch), combine: Some((combine, combine.launch(all, parts, scale)?, scratch)) })
+    Ok(AttentionPlan {
+        attention: (kernel, launch),
+        combine: Some((combine, combine.launch(all, parts, scale)?, scratch)),
+    })
 }

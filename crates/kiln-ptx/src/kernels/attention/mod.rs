@@ -11,12 +11,12 @@ mod tile;
 mod tiled;
 mod warp_group;
 
-pub use combine::FlashCombine;
-pub use flash::{FlashAttention, FlashPlan, plan};
-pub use rows::{Attention, AttentionPlan};
+pub use combine::{AttentionPlan, FlashCombine};
+pub use flash::{FlashAttention, plan};
+pub use rows::Attention;
 pub use scan::{ScanAttention, ScanPlan};
 pub use scan_combine::ScanCombine;
 pub use sight::CausalSight;
 pub use tile::FlashTile;
-pub use tiled::{TiledAttention, TiledPlan};
+pub use tiled::TiledAttention;
 pub use warp_group::WarpGroupAttention;

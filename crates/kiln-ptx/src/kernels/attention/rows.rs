@@ -8,7 +8,7 @@
 use kiln_ir::Result;
 use kiln_ir::op::AttentionExtents;
 
-use super::combine::FlashCombine;
+use super::combine::{AttentionPlan, FlashCombine};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::{self, F32, maximum};
 use crate::kernels::team::{self, WARP};
@@ -41,15 +41,6 @@ pub struct Attention {
     target: Target,
 }
 
-/// The launches of an attention of f32: one, or two where keys are cut into parts.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AttentionPlan {
-    /// The first launch. Buffers: queries, keys, values, and the result, or scratch where there is any.
-    pub attention: (Attention, Launch),
-    /// The launch that adds up parts, and the bytes of scratch between both. Buffers: scratch, result.
-    pub combine: Option<(FlashCombine, Launch, usize)>,
-}
-
 impl Attention {
     /// For rows of `d` elements, for devices from `target` on.
     pub fn new(d: usize, causal: bool, target: Target) -> Self {
@@ -61,7 +52,7 @@ impl Attention {
     ///
     /// # Errors
     /// The errors of [`Attention::launch`].
-    pub fn plan(self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<AttentionPlan> {
+    pub fn plan(self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<AttentionPlan<Self>> {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);
         let room = ((multiprocessors * RESIDENT) as usize).checked_div(queries).unwrap_or(0);

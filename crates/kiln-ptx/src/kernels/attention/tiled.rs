@@ -8,7 +8,7 @@
 use kiln_ir::Result;
 use kiln_ir::op::AttentionExtents;
 
-use super::combine::FlashCombine;
+use super::combine::{AttentionPlan, FlashCombine};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::{self, F32, maximum};
 use crate::kernels::team;
@@ -41,15 +41,6 @@ pub struct TiledAttention {
     target: Target,
 }
 
-/// The launches of [`TiledAttention`]: one, or two where keys are divided into parts.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TiledPlan {
-    /// The first launch. Buffers: queries, keys, values, and the result, or scratch if there is any.
-    pub attention: (TiledAttention, Launch),
-    /// The launch that adds parts, and the bytes of scratch between both. Buffers: scratch, result.
-    pub combine: Option<(FlashCombine, Launch, usize)>,
-}
-
 type Word<'k> = Value<'k, u32>;
 
 impl TiledAttention {
@@ -64,7 +55,7 @@ impl TiledAttention {
         scale: f32,
         target: Target,
         multiprocessors: u32,
-    ) -> Result<Option<TiledPlan>> {
+    ) -> Result<Option<AttentionPlan<Self>>> {
         let AttentionExtents { batch, kv_heads, group, s, t, d, dv } = *extents;
         let width = WIDTHS.into_iter().find(|&width| d <= width as usize);
         let queries = group.saturating_mul(s);
@@ -98,13 +89,13 @@ impl TiledAttention {
         let arguments = (0..4).map(Argument::Buffer).chain(scalars).collect();
         let attention = (kernel, Launch { grid: [blocks, parts.max(1), 1], arguments });
         if !kernel.parts {
-            return Ok(Some(TiledPlan { attention, combine: None }));
+            return Ok(Some(AttentionPlan { attention, combine: None }));
         }
         let combine = FlashCombine::new(PtxType::F32, d as u32);
         // Scores are scaled already.
         let adding = combine.launch(all, parts, 1.0)?;
         let scratch = FlashCombine::scratch_bytes(all, d as u32, parts)?;
-        Ok(Some(TiledPlan { attention, combine: Some((combine, adding, scratch)) }))
+        Ok(Some(AttentionPlan { attention, combine: Some((combine, adding, scratch)) }))
     }
 
     /// Every kernel for devices from `target` on.
