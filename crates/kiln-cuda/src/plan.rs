@@ -17,8 +17,8 @@ use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
-    Dequantize, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows, TiledQuantMatmul,
-    WarpQuantMatmul,
+    Dequantize, HalfRows, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows,
+    TiledQuantMatmul, WarpGroupQuantMatmul, WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::resize::Resize;
@@ -134,6 +134,7 @@ codes!(
     Gather,
     Gemm,
     GroupByExpert,
+    HalfRows,
     IndexAdd,
     JoinParts,
     Joined,
@@ -168,6 +169,7 @@ codes!(
     WarpGemm,
     WarpGroupAttention,
     WarpGroupGemm,
+    WarpGroupQuantMatmul,
     WarpQuantMatmul,
     WriteRows
 );
@@ -206,7 +208,8 @@ fn prepare_once(steps: &mut Vec<Dispatch>, begins: &[usize]) {
     let code = |at: usize| steps.get(at).map(|step| &step.code);
     let prepares = matches!(
         (code(first), code(first + 1)),
-        (Some(Code::RoundRows(_) | Code::SplitRows(_)), _) | (Some(Code::Cast(_)), Some(Code::SplitBlocks(_)))
+        (Some(Code::HalfRows(_) | Code::RoundRows(_) | Code::SplitRows(_)), _)
+            | (Some(Code::Cast(_)), Some(Code::SplitBlocks(_)))
     );
     let is_same = |&at: &usize| {
         let (a, b) = (&steps[first], &steps[at]);

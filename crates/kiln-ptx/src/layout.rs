@@ -118,6 +118,7 @@ impl Panels {
             extents,
             strides: strides.map(|stride| stride * bytes),
             tile: [self.width(), self.rows, 1],
+            swizzles: true,
         }
     }
 
@@ -167,8 +168,8 @@ impl<'k> MatrixBlocks<'k> {
 }
 
 /// A tensor of three dimensions in a buffer, and how it is copied to and from shared memory: all that
-/// `cuTensorMapEncodeTiled` asks for. Boxes are swizzled in rows of 128 bytes (`CU_TENSOR_MAP_SWIZZLE_128B`), not
-/// interleaved, elements lie side by side in both memories, and what lies outside of the tensor reads as zeros.
+/// `cuTensorMapEncodeTiled` asks for. Boxes are not interleaved, elements are adjacent in both memories, and elements
+/// outside of the tensor are read as zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorMap {
     /// The number of the buffer; its address is a multiple of 16.
@@ -181,4 +182,6 @@ pub struct TensorMap {
     pub strides: [u64; 2],
     /// Elements of a box along each dimension.
     pub tile: [u32; 3],
+    /// Whether rows of a box, of 128 bytes each, are swizzled (`CU_TENSOR_MAP_SWIZZLE_128B`).
+    pub swizzles: bool,
 }

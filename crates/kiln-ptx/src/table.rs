@@ -246,6 +246,7 @@ macro_rules! instruction_table {
             /// Starts a write to shared memory of a block of the cluster, whose barrier counts the bytes on arrival.
             StAsync st_async(to: ClusterAt, value: T, barrier: ClusterAt) -> () { 8.1 Sm90:
                 f32 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32",
+                u32 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32",
                 f64 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f64",
                 u64 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64" }
             /// Makes barriers that this thread has initialised visible to the cluster and to copies.
@@ -329,18 +330,28 @@ macro_rules! instruction_table {
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16" }
-            /// [`Builder::wgmma_n64`] with `a` in registers: each warp has 16 of its rows, in the layout of
+            /// [`Builder::wgmma_n16`] with `a` in registers: each warp has 16 of its rows, in the layout of
             /// [`Builder::mma_m16n8k16`].
+            WgmmaOfRegistersN16 wgmma_of_registers_n16(d: F32x8, a: B32x4, b: u64, adds: bool, sign_a: Sign,
+                sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16" }
+            /// [`Builder::wgmma_of_registers_n16`] with 32 columns.
+            WgmmaOfRegistersN32 wgmma_of_registers_n32(d: F32x16, a: B32x4, b: u64, adds: bool, sign_a: Sign,
+                sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16" }
+            /// [`Builder::wgmma_of_registers_n16`] with 64 columns.
             WgmmaOfRegistersN64 wgmma_of_registers_n64(d: F32x32, a: B32x4, b: u64, adds: bool, sign_a: Sign,
                 sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" }
-            /// [`Builder::wgmma_of_registers_n64`] with 128 columns.
+            /// [`Builder::wgmma_of_registers_n16`] with 128 columns.
             WgmmaOfRegistersN128 wgmma_of_registers_n128(d: F32x64, a: B32x4, b: u64, adds: bool, sign_a: Sign,
                 sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" }
-            /// [`Builder::wgmma_of_registers_n64`] with 256 columns.
+            /// [`Builder::wgmma_of_registers_n16`] with 256 columns.
             WgmmaOfRegistersN256 wgmma_of_registers_n256(d: F32x128, a: B32x4, b: u64, adds: bool, sign_a: Sign,
                 sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",

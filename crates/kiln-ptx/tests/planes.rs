@@ -5,10 +5,10 @@ mod support;
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands};
 use kiln_ir::{Buffer, DType, Error, QuantFormat, Shape, TensorType};
-use kiln_ptx::PtxType;
 use kiln_ptx::kernels::attention::CausalSight;
 use kiln_ptx::kernels::gemm::FewRowsGemm;
-use kiln_ptx::kernels::quant::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
+use kiln_ptx::kernels::quant::{RepairRows, SplitBlocks, SplitRows, WarpGroupTiling, plane_bytes};
+use kiln_ptx::{PtxType, Target};
 use support::Device;
 
 fn words(bytes: &[u8]) -> Vec<u32> {
@@ -91,6 +91,73 @@ fn rows_that_planes_do_not_serve_are_told_apart() {
     for row in [0, 6, 7, 8] {
         let row = row * depth..(row + 1) * depth;
         close(&sums[row.clone()], &x[row], "a row");
+    }
+}
+
+/// The element of a group that is at this place of a row of f16.
+fn element(format: QuantFormat, place: usize) -> usize {
+    let (step, half, lane) = (place / 16, place % 16 / 8, place % 8 / 2);
+    let first = if format == QuantFormat::Q6K { 16 * step + 4 * lane } else { 8 * lane + 4 * step };
+    first + 2 * half + place % 2
+}
+
+#[test]
+fn rows_of_f16_are_rows_of_x_in_units() {
+    let mut random = Random::new(10);
+    let f16 = |half: &[u8; 2]| f32::from(kiln_ir::f16::from_le_bytes(*half));
+    // Fewer and more elements than the threads of a block take at once.
+    for (format, depth) in [(QuantFormat::Q4K, 256), (QuantFormat::Q6K, 6144), (QuantFormat::Q8_0, 4352)] {
+        let rows = 9;
+        let mut x = random.uniforms(rows * depth, -1.0, 1.0);
+        for (row, value) in [(1, f32::NAN), (2, f32::NEG_INFINITY), (3, 3e38)] {
+            x[row * depth + depth - 1] = value;
+        }
+        x[4 * depth..5 * depth].fill(0.0);
+        for (row, size) in [(5, 1e-37), (6, 1e-20), (7, 1e20)] {
+            x[row * depth..(row + 1) * depth].iter_mut().for_each(|x| *x *= size);
+        }
+        // 32 elements that are tiny beside the others.
+        x[8 * depth + 32..8 * depth + 64].iter_mut().for_each(|x| *x *= 1e-10);
+        for rounds in [false, true] {
+            let tiling = WarpGroupTiling::new(format, [rows, depth, 8], rounds, Target::Sm90a, 1).unwrap();
+            let (kernel, launch) = tiling.rounding().unwrap();
+            let mut device = Device::default();
+            let sizes = tiling.rounded_bytes().unwrap();
+            let [halves, units, sums] = sizes.map(|bytes| device.allocate(bytes.max(4)));
+            let x_bytes = device.upload(&bytes(&x, f32::to_le_bytes));
+            let buffers: Vec<usize> =
+                [x_bytes, halves, units].into_iter().chain(tiling.has_sums().then_some(sums)).collect();
+            device.run(&kernel, &launch, &buffers).unwrap();
+            let units: Vec<f32> =
+                words(device.download(units))[..rows].iter().map(|&bits| f32::from_bits(bits)).collect();
+            let served: Vec<bool> = units.iter().map(|unit| !unit.is_nan()).collect();
+            assert_eq!(served, [true, false, false, false, true, false, true, true, false], "{format:?}");
+            let halves = device.download(halves).as_chunks::<2>().0;
+            let planes = if rounds { 1 } else { 2 };
+            assert!(halves.len() >= planes * rows * depth);
+            let sums = device.download(sums).as_chunks::<2>().0;
+            for row in (0..rows).filter(|&row| served[row]) {
+                let unit = units[row];
+                assert_eq!(unit.to_bits() & 0x7f_ffff, 0, "a power of two");
+                for at in 0..depth {
+                    let place = row * depth + at;
+                    let lower = if rounds { 0.0 } else { f16(&halves[rows * depth + place]) / 2048.0 };
+                    let found = (f16(&halves[place]) + lower) * unit;
+                    let expected = x[row * depth + at / 32 * 32 + element(format, at % 32)];
+                    let bound = expected.abs() * if rounds { 2f32.powi(-11) } else { 2f32.powi(-22) };
+                    let least = unit * if rounds { 2f32.powi(-25) } else { 2f32.powi(-36) };
+                    assert!((found - expected).abs() <= bound.max(least), "{format:?} {row} {at}: {found} {expected}");
+                }
+                for group in 0..if tiling.has_sums() { depth / 32 } else { 0 } {
+                    let at = row * depth / 16 + group / 8 * 16 + group % 8;
+                    let found = (f16(&sums[at]) + f16(&sums[at + 8]) / 2048.0) * unit * 32.0;
+                    let group = &x[row * depth + group * 32..][..32];
+                    let expected: f32 = group.iter().sum();
+                    let size: f32 = group.iter().map(|x| x.abs()).sum();
+                    assert!((found - expected).abs() <= size * 1e-6, "{format:?} {row}: {found} for {expected}");
+                }
+            }
+        }
     }
 }
 

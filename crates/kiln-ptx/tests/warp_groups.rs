@@ -4,10 +4,11 @@
 mod catalogue;
 mod support;
 
-use kiln_ir::Error;
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, MatmulExtents};
+use kiln_ir::{Error, QuantFormat};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::quant::WarpGroupTiling;
 use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};
 use support::Device;
 
@@ -86,8 +87,49 @@ fn check_maps(launch: &Launch) {
         assert!(map.strides.iter().all(|stride| stride.is_multiple_of(16)), "{map:?}");
         assert!(map.tile.iter().all(|&extent| (1..=256).contains(&extent)), "{map:?}");
         assert!(map.extents.iter().all(|&extent| extent > 0), "{map:?}");
-        assert_eq!(map.tile[0] * map.element.bytes(), 128);
+        let row = map.tile[0] * map.element.bytes();
+        assert!(if map.swizzles { row == 128 } else { row.is_multiple_of(16) }, "{map:?}");
     }
+}
+
+#[test]
+fn quantised_products_keep_the_limits_of_copies_and_devices() {
+    use QuantFormat::{Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+    for format in [Q4K, Q5K, Q6K, Q8_0, Q4_0, Mxfp4] {
+        for (m, depth, n) in [(1, 4096, 1), (16, 4096, 4096), (33, 14_336, 1024), (64, 2048, 129), (500, 4096, 14_336)]
+        {
+            for rounds in [false, true] {
+                let tiling =
+                    WarpGroupTiling::new(format, [m, depth, n], rounds, Target::Sm90a, MULTIPROCESSORS).unwrap();
+                for adds in [false, true] {
+                    let (product, launch) = tiling.product(adds).unwrap();
+                    let kernel = product.build();
+                    assert!(kernel.shared_bytes() <= 227 << 10, "{}: {}", kernel.name(), kernel.shared_bytes());
+                    assert!(launch.fits(&kernel), "{}: {:?}", kernel.name(), launch.arguments);
+                    assert!(launch.grid[0].is_multiple_of(kernel.cluster()), "{:?}", launch.grid);
+                    check_maps(&launch);
+                    // Copies of weights begin at multiples of 16 bytes of a row, and a chunk fits from wherever in them it begins.
+                    let of_weights = maps(&launch)[1];
+                    let [row_bytes, copied] = [of_weights.extents[0] * 2, u64::from(of_weights.tile[0]) * 2];
+                    assert_eq!(row_bytes, format.bytes(depth).unwrap() as u64);
+                    let chunk = format.bytes(256).unwrap() as u64;
+                    let first = (0..depth as u64 / 256).map(|i| i * chunk % 16).max().unwrap();
+                    assert!(first + chunk <= copied, "{format:?}: {chunk} bytes from byte {first} on, {copied} copied");
+                }
+                let (rounding, launch) = tiling.rounding().unwrap();
+                assert!(launch.fits(&rounding.build()));
+                let joins = tiling.joining(true).unwrap();
+                assert_eq!(joins.is_some(), tiling.parts_bytes().unwrap() > 0);
+                assert!(joins.is_none_or(|(join, launch)| launch.fits(&join.build())));
+            }
+        }
+    }
+    let of = |format, extents, target| WarpGroupTiling::new(format, extents, false, target, MULTIPROCESSORS);
+    assert!(of(Q4K, [16, 4096, 8], Target::Sm90).is_none(), "warp groups are Hopper's alone");
+    assert!(of(Q6K, [16, 256, 8], Target::Sm90a).is_none(), "rows that are no multiples of 16 bytes");
+    assert!(of(Q8_0, [16, 32, 8], Target::Sm90a).is_none(), "less than a chunk");
+    assert!(of(QuantFormat::Iq4Xs, [16, 4096, 8], Target::Sm90a).is_none());
+    assert!(of(Q4K, [0, 4096, 8], Target::Sm90a).is_none() && of(Q4K, [16, 0, 8], Target::Sm90a).is_none());
 }
 
 #[test]

@@ -110,9 +110,12 @@ impl Kernels {
             });
         }
         let text = PtxModule::from(kernel.clone()).to_string();
+        // The linker, the only part of the driver that returns machine code, ignores this instruction, and without it
+        // registers spill. The driver keeps what it compiles otherwise in a cache of its own.
+        let moves_registers = text.contains("setmaxnreg");
         match &self.folder {
-            None => Function::load(&self.context, kernel, Image::Ptx(&text)),
-            Some(_) => self.make_or_find(kernel, &text),
+            Some(_) if !moves_registers => self.make_or_find(kernel, &text),
+            _ => Function::load(&self.context, kernel, Image::Ptx(&text)),
         }
     }
 

@@ -32,6 +32,10 @@ pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> R
     if needed.is_none_or(|needed| needed > there) {
         return Err(refused(format!("{map:?} does not lie within {there} bytes")));
     }
+    let swizzle = match map.swizzles {
+        true => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        false => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+    };
     let mut encoded = CUtensorMap { opaque: [0; 16] };
     let address = std::ptr::without_provenance_mut::<c_void>(buffer.address() as usize);
     // SAFETY: it reads three extents, two strides, three extents of a box and three steps, all valid, and writes one
@@ -47,7 +51,7 @@ pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> R
             map.tile.as_ptr(),
             [1; 3].as_ptr(),
             CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            swizzle,
             CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
@@ -69,7 +73,10 @@ mod tests {
 
     #[test]
     fn a_tensor_ends_behind_its_last_element() {
-        let map = |extents, strides| TensorMap { buffer: 0, element: PtxType::F16, extents, strides, tile: [64, 8, 1] };
+        let map = |extents, strides| {
+            let tile = [64, 8, 1];
+            TensorMap { buffer: 0, element: PtxType::F16, extents, strides, tile, swizzles: true }
+        };
         assert_eq!(bytes(&map([8, 3, 2], [16, 48])), Some(96));
         assert_eq!(bytes(&map([8, 3, 2], [32, 112])), Some(112 + 64 + 16), "rows with room behind them");
         assert_eq!(bytes(&map([1, 1, 1], [16, 16])), Some(2));

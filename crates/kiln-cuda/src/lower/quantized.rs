@@ -39,6 +39,9 @@ const MANY: usize = 64;
 const MORE: usize = 768;
 const ROUNDED: usize = 192;
 
+/// Minimum rows of x for which products on warp groups take less time than others. Measured on an H100.
+const GROUPED: usize = 9;
+
 /// Maximum bytes of scratch memory for decoded weights.
 const MOST_SCRATCH: usize = 1 << 30;
 
@@ -139,6 +142,44 @@ fn tiled(
     Ok(true)
 }
 
+/// Adds the product of rows that are rounded to f16, with weights that are decoded in registers, on warp groups. Returns
+/// whether kernels support it. `addend` is added to it.
+fn on_warp_groups(
+    plan: &mut Lowering<'_>,
+    format: QuantFormat,
+    extents: [usize; 3],
+    [x, weights, out]: [Location; 3],
+    addend: Option<Location>,
+) -> Result<bool> {
+    let hardware = *plan.target;
+    let tiling =
+        quant::WarpGroupTiling::new(format, extents, hardware.rounds(), hardware.target, hardware.multiprocessors);
+    let Some(tiling) = tiling else { return Ok(false) };
+    let (Some([of_x, of_units, of_sums]), Some(of_parts)) = (tiling.rounded_bytes(), tiling.parts_bytes()) else {
+        return Ok(false);
+    };
+    let Some((rounding, rounds)) = accepted(tiling.rounding())? else { return Ok(false) };
+    let adds = addend.is_some();
+    let Some((product, launch)) = accepted(tiling.product(adds))? else { return Ok(false) };
+    let Some(joining) = accepted(tiling.joining(adds))? else { return Ok(false) };
+    let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
+    let sums = tiling.has_sums().then(|| plan.scratch_bytes(of_sums));
+    plan.run(rounding, rounds, &[x, rounded, units].into_iter().chain(sums).collect::<Vec<_>>());
+    let own = [rounded, units, weights];
+    match joining {
+        Some((joining, joins)) => {
+            let parts = plan.scratch_bytes(of_parts);
+            plan.run(product, launch, &own.into_iter().chain([parts]).chain(sums).collect::<Vec<_>>());
+            plan.run(joining, joins, &[parts, out, x, weights].into_iter().chain(addend).collect::<Vec<_>>());
+        }
+        None => {
+            let buffers = own.into_iter().chain([out, x]).chain(addend).chain(sums);
+            plan.run(product, launch, &buffers.collect::<Vec<_>>());
+        }
+    }
+    Ok(true)
+}
+
 impl Lower<CudaDevice> for QuantMatmul {
     /// A third operand is added to the result: the device requests
     /// [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
@@ -149,6 +190,9 @@ impl Lower<CudaDevice> for QuantMatmul {
         let buffers = operands.map(|operand| operand.at);
         let addend = inputs.get(2).copied();
         let hardware = *plan.target;
+        if m >= GROUPED && on_warp_groups(plan, self.format, extents, buffers, addend.map(|addend| addend.at))? {
+            return Ok(());
+        }
         let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
         let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
         let decodes = m >= MORE && quant::SplitBlocks::new(self.format).is_some();
@@ -243,36 +287,44 @@ mod tests {
     #[test]
     fn weights_are_decoded_once_for_many_rows() {
         let of = |target, format, m| kernels(target, format, m, false);
-        for (format, m) in [(QuantFormat::Q4K, MORE), (QuantFormat::Q4_0, MANY)] {
-            let many = of(Target::Sm90a, format, m);
-            assert_eq!(many[..2], ["split_rows".into(), format!("split_blocks_{}", format.name())]);
-            assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
-            assert_eq!(many[3..], [format!("repair_rows_{}", format.name())]);
-        }
-        // Scales of any size cannot be split into two bf16 parts.
-        let tiled = of(Target::Sm90a, QuantFormat::Mxfp4, MORE);
-        assert_eq!(tiled, ["round_rows_32", "tiled_quant_matmul_mxfp4_64_overlapping"]);
+        let many = of(Target::Sm90a, QuantFormat::Q4_1, MANY);
+        assert_eq!(many[..2], ["split_rows", "split_blocks_q4_1"]);
+        assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
+        assert_eq!(many[3..], ["repair_rows_q4_1"]);
         // Too few rows, and a device without warp groups.
-        for (target, format, m) in [
-            (Target::Sm90a, QuantFormat::Q4K, TILED - 1),
-            (Target::Sm90a, QuantFormat::Q4_0, MANY - 1),
-            (Target::Sm90, QuantFormat::Q4_0, MANY),
-        ] {
-            let one = of(target, format, m);
+        for (target, m) in [(Target::Sm90a, MANY - 1), (Target::Sm90, MANY)] {
+            let one = of(target, QuantFormat::Q4_1, m);
             assert!(one.len() == 1 && one[0].contains("quant_matmul"), "{one:?}");
         }
+    }
+
+    #[test]
+    fn weights_are_decoded_in_registers_where_warp_groups_multiply() {
+        let of = |format, m, adds| kernels(Target::Sm90a, format, m, adds);
+        for (m, columns) in [(GROUPED, "16"), (17, "32"), (64, "64"), (65, "128_pairs"), (4096, "128_pairs")] {
+            let product = format!("warp_group_quant_matmul_q4_K_{columns}");
+            assert_eq!(of(QuantFormat::Q4K, m, false), ["half_rows_32_twice_summing", &product]);
+            assert_eq!(of(QuantFormat::Q4K, m, true), ["half_rows_32_twice_summing", &format!("{product}_adding")]);
+        }
+        assert_eq!(of(QuantFormat::Q8_0, 64, false), ["half_rows_32_twice", "warp_group_quant_matmul_q8_0_64"]);
+        // Rows of one block are no multiple of 16 bytes, as copies need.
+        for format in [QuantFormat::Q6K, QuantFormat::Mxfp4] {
+            let tiled = of(format, 64, false);
+            assert!(tiled[1].starts_with("tiled_quant_matmul"), "{tiled:?}");
+        }
+        assert!(of(QuantFormat::Q4K, GROUPED - 1, false)[1].starts_with("tiled_quant_matmul"));
     }
 
     #[test]
     fn weights_are_read_once_for_the_rows_of_a_tile() {
         let of = |target, m, adds| kernels(target, QuantFormat::Q4K, m, adds);
         for (m, rows) in [(TILED, "8"), (9, "16"), (64, "64"), (MORE - 1, "64")] {
-            let found = of(Target::Sm90a, m, false);
+            let found = of(Target::Sm90, m, false);
             assert_eq!(found[0], "round_rows_32");
             assert!(found[1].starts_with(&format!("tiled_quant_matmul_q4_K_{rows}_")), "{found:?}");
         }
         // k is one chunk, so there are no partial results, and the product's kernel adds the tensor.
-        assert_eq!(of(Target::Sm90a, 9, true), ["round_rows_32", "tiled_quant_matmul_q4_K_16_overlapping_adding"]);
+        assert_eq!(of(Target::Sm90, 9, true), ["round_rows_32", "tiled_quant_matmul_q4_K_16_overlapping_adding"]);
         assert_eq!(of(Target::Sm80, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_64"]);
         // With less shared memory per block, tiles have fewer rows, and other kernels do not fit.
         assert_eq!(of(Target::Sm89, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_32"]);
@@ -281,25 +333,34 @@ mod tests {
 
     #[test]
     fn products_that_read_the_same_rows_prepare_them_once() {
-        for (m, first) in [(16, "round_rows_32"), (MORE, "split_rows")] {
-            let steps = normed(Target::Sm90a, QuantFormat::Q4K, m);
+        let (q4_k, q4_1) = (QuantFormat::Q4K, QuantFormat::Q4_1);
+        for (target, format, m, first, all) in [
+            (Target::Sm80, q4_k, 16, "round_rows_32", 4),
+            (Target::Sm90a, q4_k, 16, "half_rows_32_twice_summing", 4),
+            (Target::Sm90a, q4_1, MORE, "split_rows", 8),
+        ] {
+            let steps = normed(target, format, m);
             assert!(steps[0].starts_with("rms_norm") && steps[1] == first, "{steps:?}");
             assert_eq!(steps.iter().filter(|step| *step == first).count(), 1, "{steps:?}");
-            assert_eq!(steps.len(), if m == 16 { 4 } else { 8 }, "{steps:?}");
+            assert_eq!(steps.len(), all, "{steps:?}");
         }
     }
 
     #[test]
     fn weights_are_rounded_for_many_rows_where_that_is_asked_for() {
-        let of =
-            |m, precision| kernels_of(Hardware { precision, ..hardware(Target::Sm90a) }, QuantFormat::Q4K, m, false);
+        let of = |format, m, precision| kernels_of(Hardware { precision, ..hardware(Target::Sm90a) }, format, m, false);
         for precision in [Precision::Bf16, Precision::Int8] {
-            let rounded = of(ROUNDED, precision);
-            assert_eq!(rounded[..2], ["cast_f32_bf16", "round_blocks_q4_K"]);
+            let rounded = of(QuantFormat::Q4_1, ROUNDED, precision);
+            assert_eq!(rounded[..2], ["cast_f32_bf16", "round_blocks_q4_1"]);
             assert!(rounded[2].starts_with("gemm_nt_bf16_f32") && rounded.len() == 3, "{rounded:?}");
-            assert_eq!(of(ROUNDED - 1, precision), of(ROUNDED - 1, Precision::Contract));
+            let fewer = |precision| of(QuantFormat::Q4_1, ROUNDED - 1, precision);
+            assert_eq!(fewer(precision), fewer(Precision::Contract));
+            let halves = of(QuantFormat::Q4K, ROUNDED, precision);
+            assert_eq!(halves, ["half_rows_32_summing", "warp_group_quant_matmul_q4_K_128_pairs_rounding"]);
         }
-        assert_eq!(of(ROUNDED, Precision::Tf32), of(ROUNDED, Precision::Contract));
+        let [tf32, contract] =
+            [Precision::Tf32, Precision::Contract].map(|precision| of(QuantFormat::Q4K, ROUNDED, precision));
+        assert_eq!(tf32, contract);
     }
 
     /// The kernels of a norm and of two products that read it.
@@ -335,7 +396,7 @@ mod tests {
     fn sums_join_products_of_few_rows() {
         let few = kernels(Target::Sm90a, QuantFormat::Q4K, 1, true);
         assert_eq!(few, ["warp_quant_matmul_q4_K_1_overlapping_adding"]);
-        let many = kernels(Target::Sm90a, QuantFormat::Q4K, MORE, true);
+        let many = kernels(Target::Sm90a, QuantFormat::Q4_1, MORE, true);
         assert_eq!(many.len(), 5, "{many:?}");
         assert!(many[4].starts_with("elementwise_add"), "{many:?}");
     }

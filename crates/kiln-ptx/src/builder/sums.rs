@@ -6,8 +6,8 @@ use super::operands::{Flag, Fragment, Groups, Sign};
 use super::{Builder, Pointer, Shared};
 use crate::layout::Panels;
 use crate::table::{
-    WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN176, WgmmaN256, WgmmaOfRegistersN64, WgmmaOfRegistersN128,
-    WgmmaOfRegistersN256,
+    WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN176, WgmmaN256, WgmmaOfRegistersN16, WgmmaOfRegistersN32,
+    WgmmaOfRegistersN64, WgmmaOfRegistersN128, WgmmaOfRegistersN256,
 };
 use crate::types::{Value, Variable};
 
@@ -166,22 +166,40 @@ impl<'k> Running<'k> {
     /// done.
     ///
     /// # Panics
-    /// When there are other than 64, 128 or 256 columns.
-    pub fn multiply_registers<T: WgmmaOfRegistersN64 + WgmmaOfRegistersN128 + WgmmaOfRegistersN256>(
+    /// With 176 columns.
+    pub fn multiply_registers<T>(
         &self,
         block: u32,
         a: [Variable<'k, u32>; 4],
         b: Descriptor<'k>,
         step: u32,
         adds: Value<'k, bool>,
-    ) {
+    ) where
+        T: WgmmaOfRegistersN16
+            + WgmmaOfRegistersN32
+            + WgmmaOfRegistersN64
+            + WgmmaOfRegistersN128
+            + WgmmaOfRegistersN256,
+    {
         let (k, from_b) = (self.0.builder, b.step(step));
         let (plus, across) = (Sign(false), Flag(b.across));
-        match self.0.columns {
-            64 => k.wgmma_of_registers_n64::<T>(self.registers(block), a, from_b, adds, plus, plus, across),
-            128 => k.wgmma_of_registers_n128::<T>(self.registers(block), a, from_b, adds, plus, plus, across),
-            256 => k.wgmma_of_registers_n256::<T>(self.registers(block), a, from_b, adds, plus, plus, across),
-            columns => panic!("products of registers of {columns} columns"),
+        macro_rules! by_columns {
+            ($($columns:literal $method:ident;)*) => {
+                match self.0.columns {
+                    $($columns => {
+                        let d = self.registers::<{ $columns / 2 }>(block);
+                        k.$method::<T>(d, a, from_b, adds, plus, plus, across);
+                    })*
+                    columns => panic!("products of registers of {columns} columns"),
+                }
+            };
+        }
+        by_columns! {
+            16 wgmma_of_registers_n16;
+            32 wgmma_of_registers_n32;
+            64 wgmma_of_registers_n64;
+            128 wgmma_of_registers_n128;
+            256 wgmma_of_registers_n256;
         }
     }
 

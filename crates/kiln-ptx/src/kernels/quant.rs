@@ -9,21 +9,25 @@
 //!
 //! From `sm_80` on, tensor cores multiply the integers: [`WarpQuantMatmul`].
 
+mod parts;
 mod planes;
 mod quantize;
 mod rounding;
 mod tiled;
 mod warp;
+mod warp_group;
 mod weights;
 
 use kiln_ir::op::{ExpertExtents, ExpertTiles};
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
+pub use parts::JoinParts;
 pub use planes::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
 pub use quantize::Quantize;
-pub use tiled::{JoinParts, RoundRows, TiledQuantMatmul, Tiling};
+pub use tiled::{RoundRows, TiledQuantMatmul, Tiling};
 pub use warp::WarpQuantMatmul;
+pub use warp_group::{HalfRows, WarpGroupQuantMatmul, WarpGroupTiling};
 
 use super::experts::{self, Chosen};
 use super::half::widen;

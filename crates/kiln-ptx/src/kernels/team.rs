@@ -28,6 +28,12 @@ impl Exchange for u64 {
     }
 }
 
+impl Exchange for u32 {
+    fn shuffle(value: Value<'_, u32>, mask: u32) -> Value<'_, u32> {
+        value.builder.shfl_bfly(value, mask, WARP - 1, ALL)
+    }
+}
+
 impl Exchange for f64 {
     fn shuffle(value: Value<'_, f64>, mask: u32) -> Value<'_, f64> {
         let k = value.builder;

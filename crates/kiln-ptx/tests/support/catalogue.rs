@@ -21,8 +21,8 @@ use kiln_ptx::kernels::gemm::{
 };
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
-    Dequantize, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows, TiledQuantMatmul,
-    WarpQuantMatmul,
+    Dequantize, HalfRows, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows,
+    TiledQuantMatmul, WarpGroupQuantMatmul, WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::resize::Resize;
@@ -68,12 +68,14 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
         kernels.extend(warp_groups().into_iter().map(|kernel| Box::new(kernel) as _));
         kernels.extend(warp_group_attentions().map(|kernel| Box::new(kernel) as _));
+        kernels.extend(WarpGroupQuantMatmul::some().into_iter().map(|kernel| Box::new(kernel) as _));
         return kernels;
     }
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
         kernels.extend(WarpQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
         kernels.extend(TiledQuantMatmul::some(target).into_iter().map(|product| Box::new(product) as _));
+        kernels.extend(HalfRows::all().into_iter().map(|rows| Box::new(rows) as _));
         kernels.extend(RoundRows::all().map(|round| Box::new(round) as _));
         kernels.extend(JoinParts::all().into_iter().map(|join| Box::new(join) as _));
         kernels.push(Box::new(SplitRows));

@@ -138,6 +138,6 @@ impl<'k> Finish<'k> {
 }
 
 /// A predicate that is true, derived from any value, because instructions take no constant predicate.
-pub(super) fn always<'k>(k: &'k Builder, any: impl Operand<u32>) -> Value<'k, bool> {
+pub(in crate::kernels) fn always<'k>(k: &'k Builder, any: impl Operand<u32>) -> Value<'k, bool> {
     k.ge(any, 0u32)
 }

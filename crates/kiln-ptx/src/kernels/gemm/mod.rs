@@ -12,8 +12,10 @@ mod warp;
 mod warp_group;
 
 pub use epilogue::Epilogue;
+pub(super) use epilogue::always;
 pub use few_rows::FewRowsGemm;
 pub use multistage::{MultistageGemm, MultistageTile};
+pub(super) use order::Order;
 pub use planes::Tf32Planes;
 pub use simt::{Gemm, Tile};
 pub use split::SplitSum;

@@ -7,14 +7,14 @@ use crate::{Builder, Value};
 const BAND: u32 = 8;
 
 /// The order of tiles: bands of [`BAND`] vertically adjacent tiles, each processed column by column.
-pub(super) struct Order<'k> {
-    pub(super) along: Value<'k, u32>,
-    pub(super) down: Value<'k, u32>,
+pub(in crate::kernels) struct Order<'k> {
+    pub(in crate::kernels) along: Value<'k, u32>,
+    pub(in crate::kernels) down: Value<'k, u32>,
 }
 
 impl<'k> Order<'k> {
     /// The product and the tile of a number.
-    pub(super) fn place(&self, k: &'k Builder, unit: Value<'k, u32>) -> [Value<'k, u32>; 3] {
+    pub(in crate::kernels) fn place(&self, k: &'k Builder, unit: Value<'k, u32>) -> [Value<'k, u32>; 3] {
         let tiles = self.down * self.along;
         let (batch, tile) = (unit / tiles, unit % tiles);
         let band = self.along * BAND;

@@ -13,9 +13,10 @@
 
 use kiln_ir::{QuantFormat, Result};
 
+use super::Word;
+use super::parts::{JoinParts, Repair, is_finite};
 use super::rounding::{GROUP, Rounded, VECTOR};
 use super::weights::{Row, Step, Turn};
-use super::{ExactRow, Word};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;
@@ -49,9 +50,8 @@ const PAIRS: u32 = GROUPS / PAIR;
 const MOST: u64 = (1 << 30) - 1;
 /// Maximum bytes of shared memory that the system reserves per block, counted for each stage.
 const RESERVED: u32 = 1 << 10;
-/// Threads of a block that rounds x, and of one that combines parts.
+/// Threads of a block that rounds x.
 const ROUNDING_THREADS: u32 = 128;
-const JOINING_THREADS: u32 = 256;
 
 /// How a product is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,12 +166,7 @@ impl Tiling {
         if self.parts == 1 {
             return Ok(None);
         }
-        let len = extent("elements of a product", self.m.saturating_mul(self.n), MOST)?;
-        let words = [len, extent("rows of weights", self.n, MOST)?, extent("elements of a row", self.depth, MOST)?];
-        let buffers = 4 + usize::from(adds);
-        let arguments = (0..buffers).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
-        let kernel = JoinParts { format: self.format, parts: self.parts, adds };
-        Ok(Some((kernel, Launch { grid: [len.div_ceil(JOINING_THREADS), 1, 1], arguments })))
+        JoinParts::new(self.format, self.parts, adds).launched([self.m, self.depth, self.n]).map(Some)
     }
 }
 
@@ -344,30 +339,6 @@ impl Kernel for TiledQuantMatmul {
     fn build(&self) -> PtxKernel {
         PtxKernel::new(self.name(), [THREADS, 1, 1], |k| self.write(k))
     }
-}
-
-/// The operands for recomputing sums that are not finite.
-#[derive(Clone, Copy)]
-struct Repair<'k> {
-    k: &'k Builder,
-    format: QuantFormat,
-    x: Pointer<'k, Global, f32>,
-    weights: Pointer<'k, Global, u32>,
-    depth: Word<'k>,
-}
-
-impl<'k> Repair<'k> {
-    /// The product of a row of x with a row of the weights.
-    fn exact(&self, [row, of_weights]: [Word<'k>; 2]) -> F32<'k> {
-        let k = self.k;
-        let x = self.x.index_wide(k.mul_wide(row, self.depth));
-        let row = ExactRow { x, gamma: None, depth: self.depth };
-        k.cvt_rn_f32(row.product(k, self.format, self.weights, of_weights))
-    }
-}
-
-fn is_finite<'k>(k: &'k Builder, x: F32<'k>) -> Value<'k, bool> {
-    k.lt(k.abs(x), f32::INFINITY)
 }
 
 /// The kernel while it is written.
@@ -653,51 +624,5 @@ impl<'k> Body<'k> {
                 });
             });
         });
-    }
-}
-
-/// Adds up the parts of a product, and what is added to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct JoinParts {
-    format: QuantFormat,
-    parts: u32,
-    adds: bool,
-}
-
-impl JoinParts {
-    /// A kernel for each format and for some numbers of parts; one adds.
-    pub fn all() -> Vec<Self> {
-        let formats = QuantFormat::ALL.into_iter().filter(|&format| Step::of(format).is_some());
-        formats.zip([2, 4, 8, 16]).map(|(format, parts)| Self { format, parts, adds: parts == 4 }).collect()
-    }
-
-    fn write(&self, k: &Builder) {
-        let [parts, out, x] = ["parts", "out", "x"].map(|name| k.buffer::<f32>(name));
-        let weights = k.buffer::<u32>("weights");
-        let addend = self.adds.then(|| k.buffer::<f32>("addend"));
-        let [len, n, depth] = ["len", "n", "depth"].map(|name| k.parameter::<u32>(name));
-        let at = k.mad(k.ctaid_x(), JOINING_THREADS, k.tid_x());
-        k.if_(k.lt(at, len), || {
-            let parts: Vec<F32<'_>> =
-                (0..self.parts).map(|part| k.ld(parts.index_wide(k.mul_wide(len, part)).index(at))).collect();
-            let Some(sum) = parts.into_iter().reduce(|sum, part| sum + part) else { return };
-            let result = k.variable(sum);
-            k.if_(k.not(is_finite(k, sum)), || {
-                let repair = Repair { k, format: self.format, x, weights, depth };
-                result.set(repair.exact([at / n, at % n]));
-            });
-            let addend = addend.map(|addend| k.ld(addend.index(at)));
-            k.st(out.index(at), addend.map_or(result.get(), |addend| result.get() + addend));
-        });
-    }
-}
-
-impl Kernel for JoinParts {
-    fn name(&self) -> String {
-        format!("join_parts_{}_{}{}", self.format.name(), self.parts, if self.adds { "_adding" } else { "" })
-    }
-
-    fn build(&self) -> PtxKernel {
-        PtxKernel::new(self.name(), [JOINING_THREADS, 1, 1], |k| self.write(k))
     }
 }

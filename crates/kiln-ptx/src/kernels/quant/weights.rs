@@ -300,7 +300,7 @@ fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: W
 }
 
 /// The numbers of [`kiln_ir::quant::DOUBLED`] at four indices below 16, one in each byte.
-fn doubled<'k>(k: &'k Builder, indices: Word<'k>) -> Word<'k> {
+pub(super) fn doubled<'k>(k: &'k Builder, indices: Word<'k>) -> Word<'k> {
     let table = |from: usize| u32::from_le_bytes(std::array::from_fn(|i| kiln_ir::quant::DOUBLED[from + i] as u8));
     // The lower three bits of each index as the four digits of a selector: with the fourth bit it would repeat a sign.
     let three = indices & 0x0707_0707u32;
