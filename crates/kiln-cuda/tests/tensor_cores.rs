@@ -111,6 +111,52 @@ fn products_in_bf16_keep_their_bound() {
     }
 }
 
+/// Enough rows for warp groups, of which some are no numbers, infinite or tiny, or have elements that are tiny beside others; tiles that
+/// are incomplete, and k in parts.
+#[test]
+fn products_with_quantised_weights_keep_their_contract_on_warp_groups() {
+    let Some(device) = support::device() else { return };
+    let mut random = Random::new(10);
+    use QuantFormat::{Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+    for format in [Q4K, Q5K, Q6K, Q8_0, Q4_0, Mxfp4] {
+        for (m, k, n) in [(9, 2048, 70), (40, 4096, 300), (64, 2048, 129), (150, 2048, 260)] {
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, 2e38)] {
+                x[row * k + k - 1] = value;
+            }
+            x[4 * k..5 * k].fill(0.0);
+            x[5 * k..6 * k].iter_mut().for_each(|x| *x *= 1e-36);
+            x[6 * k..6 * k + 64].iter_mut().for_each(|x| *x *= 1e-12);
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let op = Op::from(QuantMatmul { format });
+            let operands = [
+                Operand::f32(&x, &[m, k]).unwrap(),
+                Operand::new(Data::Blocks(format, &blocks), Shape::new(&[n, k]).unwrap()).unwrap(),
+            ];
+            let bound = numerics::bound_on(&device, &op, &operands.each_ref().map(Operand::ty)).unwrap();
+            let tensors = operands.each_ref().map(|operand| device.upload(operand).unwrap());
+            let got = device.run(&op, &tensors.each_ref()).unwrap()[0].read().unwrap();
+            let accuracy = check(bound, &op.reference(&operands).unwrap(), &[got.as_data()]);
+            accuracy.unwrap_or_else(|why| panic!("{format:?}, {m} x {k} x {n}: {why}"));
+
+            // The same with a tensor that the kernel adds.
+            let addend = random.uniforms(m * n, -9.0, 9.0);
+            let mut batch = CudaCommandBatch::new(device.clone());
+            let ids = [batch.upload(&x, &[m, k]).unwrap(), batch.upload_blocks(&blocks, &[n, k], format).unwrap()];
+            let product = batch.record(QuantMatmul { format }, &ids).unwrap();
+            let addend_id = batch.upload(&addend, &[m, n]).unwrap();
+            let sum = batch.add(product, addend_id).unwrap();
+            let sums = batch.run(&[sum]).unwrap();
+            let expected = got.as_data().f32().iter().zip(&addend).map(|(product, addend)| product + addend);
+            let differs = sums[0].as_data().f32().iter().zip(expected).position(|(found, expected)| {
+                found.to_bits() != expected.to_bits() && !(found.is_nan() && expected.is_nan())
+            });
+            assert_eq!(differs, None, "{format:?}, {m} x {k} x {n}: element");
+        }
+    }
+}
+
 /// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few
 /// queries that keys are cut into parts, enough that they are not, and every row that there are kernels for.
 const ATTENTIONS: [[usize; 6]; 20] = [

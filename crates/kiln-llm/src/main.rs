@@ -118,9 +118,9 @@ enum Command {
         /// Print an array with an object for each test
         #[arg(long)]
         json: bool,
-        /// Time the kernels of a GPU instead, for a prompt and for a token after it. The kernels then run one by one,
-        /// so their sum exceeds the time of a token
-        #[arg(long, conflicts_with_all = ["batch", "json", "repetitions"])]
+        /// Time the kernels of a GPU instead, for a prompt and for a token after it, or with --batch for a step. The
+        /// kernels then run one by one, so their sum exceeds the time of a token
+        #[arg(long, conflicts_with_all = ["json", "repetitions"])]
         profile: bool,
         #[command(flatten)]
         execution: ExecutionOptions,
@@ -314,8 +314,8 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
             let inspect = program::inspect::Inspect { context: ctx, placement };
             program::inspect::run(file.open()?, &inspect, out)?;
         }
-        Command::Bench { file, prompt, tokens, depth, batch: _, repetitions: _, json: _, profile: true, execution } => {
-            let profile = program::profile::Profile { prompt, tokens, depth, execution };
+        Command::Bench { file, prompt, tokens, depth, batch, repetitions: _, json: _, profile: true, execution } => {
+            let profile = program::profile::Profile { prompt, tokens, depth, batches: batch, execution };
             program::profile::run(file.open()?, &profile, out)?;
         }
         Command::Bench { file, prompt, tokens, depth, batch, repetitions, json, profile: false, execution } => {

@@ -122,6 +122,8 @@ pub struct Sequences<'m> {
     between: Option<Copying<'m>>,
     slots: Vec<Option<Sequence<'m>>>,
     next: u64,
+    /// The graph of the last step.
+    last: Option<usize>,
 }
 
 /// A sequence. All of its tokens except the last are in the caches.
@@ -172,6 +174,7 @@ impl<'m> Sequences<'m> {
             between: None,
             slots: (0..most).map(|_| None).collect(),
             next: 0,
+            last: None,
         })
     }
 
@@ -318,9 +321,21 @@ impl<'m> Sequences<'m> {
         Ok(made.collect())
     }
 
+    /// How long each kernel ran of the last step, on the GPU that ran it.
+    ///
+    /// # Errors
+    /// [`Error::Kiln`] where the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or several devices or the CPU
+    /// computed them; [`Error::Model`] before the first step.
+    #[cfg(not(browser_gpu))]
+    pub fn profile(&self) -> Result<kiln::KernelProfile> {
+        let last = self.last.and_then(|last| self.graphs.get(last));
+        last.ok_or_else(|| Error::model("sequences", "no step was made yet"))?.profile()
+    }
+
     /// The next token of each of these sequences.
     fn choose(&mut self, rows: &[Row]) -> Result<Vec<u32>> {
         let at = self.graph(rows.len())?;
+        self.last = Some(at);
         let (graph, vocabulary) = (&mut self.graphs[at], self.model.vocabulary());
         let mut sequences: Vec<&mut Sequence<'m>> = self.slots.iter_mut().flatten().collect();
         let of = |sequence: &Sequence<'m>, chosen: Result<u32>| {

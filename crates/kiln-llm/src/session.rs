@@ -14,13 +14,14 @@ use crate::{Adapter, Decoder, Error, GenerationStream, Model, Result, Sampler, S
 /// unused rows are computed in vain. The largest graph is only for whole parts: more rows share the cost of decoding
 /// weights there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Parts([(usize, usize); 5]);
+pub(crate) struct Parts(&'static [(usize, usize)]);
 
 impl Parts {
-    /// A GPU takes about as long for a few rows as for many.
-    pub(crate) const GPU: Self = Self([(1, 1), (8, 3), (64, 25), (512, 170), (1024, 1000)]);
+    /// A GPU takes about as long for a few rows as for many: on an H100 graphs of 1, 8, 64, 256 and 512 rows of a Llama of 8 B in
+    /// Q4_K_M take 2.4, 3.5, 7, 19 and 34 ms.
+    pub(crate) const GPU: Self = Self(&[(1, 1), (8, 3), (64, 17), (256, 136), (512, 385), (1024, 1000)]);
     /// On the CPU a row takes a third of the time in a graph of eight rows, a fourth in one of 64, and hardly less in larger ones.
-    pub(crate) const CPU: Self = Self([(1, 1), (8, 4), (64, 50), (512, 480), (1024, 1000)]);
+    pub(crate) const CPU: Self = Self(&[(1, 1), (8, 4), (64, 50), (512, 480), (1024, 1000)]);
 
     /// The rows of the graph that computes the first of this many tokens.
     pub(crate) fn rows_for(self, tokens: usize) -> usize {
@@ -29,12 +30,12 @@ impl Parts {
 
     /// The rows of all graphs that are used for texts of up to this many tokens.
     pub(crate) fn up_to(self, tokens: usize) -> impl Iterator<Item = usize> {
-        self.0.into_iter().filter(move |&(_, fewest)| tokens >= fewest).map(|(rows, _)| rows)
+        self.0.iter().filter(move |&&(_, fewest)| tokens >= fewest).map(|&(rows, _)| rows)
     }
 
     /// The minimum number of tokens of each graph, ascending.
     pub(crate) fn fewest(self) -> impl DoubleEndedIterator<Item = usize> {
-        self.0.into_iter().map(|(_, fewest)| fewest)
+        self.0.iter().map(|&(_, fewest)| fewest)
     }
 }
 
@@ -671,13 +672,14 @@ mod tests {
         };
         let on_gpu = |tokens| parts(Parts::GPU, tokens);
         assert_eq!([1, 2, 5, 9].map(on_gpu), [vec![1], vec![1, 1], vec![8], vec![8, 1]]);
-        assert_eq!([64, 65, 100, 600].map(on_gpu), [vec![64], vec![64, 1], vec![64, 64], vec![512, 64, 8, 8, 8]]);
-        assert_eq!([1000, 2048, 2600].map(on_gpu), [vec![1024], vec![1024, 1024], vec![1024, 1024, 512, 64]]);
+        assert_eq!([64, 65, 100, 600].map(on_gpu), [vec![64], vec![64, 1], vec![64, 64], vec![512, 64, 64]]);
+        assert_eq!([16, 17, 200, 1000].map(on_gpu), [vec![8, 8], vec![64], vec![256], vec![1024]]);
+        assert_eq!([2048, 2600].map(on_gpu), [vec![1024, 1024], vec![1024, 1024, 512, 64]]);
         let on_cpu = |tokens| parts(Parts::CPU, tokens);
         assert_eq!([3, 30, 100].map(on_cpu), [vec![1, 1, 1], vec![8, 8, 8, 8], vec![64, 8, 8, 8, 8, 8]]);
         assert_eq!([256, 600].map(on_cpu), [vec![64; 4], vec![512, 64, 8, 8, 8]]);
         for tokens in 1..5000 {
-            assert!(on_gpu(tokens).iter().sum::<usize>() <= 3 * tokens + 8, "{tokens}");
+            assert!(on_gpu(tokens).iter().sum::<usize>() <= 4 * tokens, "{tokens}");
             assert!(on_cpu(tokens).iter().sum::<usize>() <= tokens + tokens / 3 + 4, "{tokens}");
         }
     }

@@ -45,6 +45,9 @@ impl DeviceOptions {
     ///
     /// The driver trusts what a file holds. What was damaged, or made from another text or by another driver, is found and
     /// replaced; what someone forged is not: the folder has to be one that nobody else may write to.
+    ///
+    /// Kernels whose warp groups exchange registers are not in the folder: the driver returns no good code for them. It keeps them in
+    /// its own cache (`CUDA_CACHE_PATH`).
     pub fn kernel_folder(self, folder: impl Into<PathBuf>) -> Self {
         Self { kernel_folder: Some(folder.into()), ..self }
     }

@@ -60,6 +60,12 @@ pub(crate) struct Rows<'e> {
 }
 
 impl<'e> Rows<'e> {
+    /// How long each kernel of the last execution ran.
+    #[cfg(not(browser_gpu))]
+    pub(crate) fn profile(&self) -> Result<kiln::KernelProfile> {
+        Ok(self.batch.profile()?)
+    }
+
     /// Records the graph of this many sequences, which must not exceed the number of slots.
     pub(crate) fn record(
         engine: &'e Engine,

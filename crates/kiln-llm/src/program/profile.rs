@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use kiln::KernelProfile;
-use kiln_llm::Sampler;
+use kiln_llm::{Model, Sampler, SequenceOptions, SequencesOptions};
 
 use crate::Result;
 use crate::program::bench::any;
@@ -19,6 +19,8 @@ pub(crate) struct Profile {
     pub(crate) tokens: usize,
     /// Tokens in the context before.
     pub(crate) depth: usize,
+    /// Numbers of sequences: the profile is of a step of each number then.
+    pub(crate) batches: Vec<usize>,
     pub(crate) execution: ExecutionOptions,
 }
 
@@ -29,10 +31,16 @@ struct Launches {
     nanoseconds: f64,
 }
 
-/// Prints the kernels of the last part of a prompt, and those of a token, slowest first.
+/// Prints the kernels of the last part of a prompt, and those of a token, or those of a step of several sequences, slowest first.
 pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.timed_engine()?;
     let model = options.execution.model(input, &engine)?;
+    for &batch in &options.batches {
+        step(&model, options, batch, out)?;
+    }
+    if !options.batches.is_empty() {
+        return Ok(());
+    }
     let mut session = options.execution.session(&model, Some(options.depth + options.prompt + 3))?;
     for (test, count) in [("prompt", options.prompt), ("decode", options.tokens.min(1))] {
         if count == 0 {
@@ -51,6 +59,23 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
         print(test, count, options.depth, &session.profile()?, out)?;
     }
     Ok(())
+}
+
+/// Prints the kernels of a step of several sequences.
+fn step(model: &Model<'_>, options: &Profile, batch: usize, out: &mut impl Write) -> Result<()> {
+    // The first step compiles and allocates, and is not counted.
+    const STEPS: usize = 2;
+    let prompt = options.prompt.max(1);
+    let (context, cache) = (Some(prompt + STEPS + 1), options.execution.cache()?);
+    let mut sequences = model.sequences(SequencesOptions { most: batch, context, cache })?;
+    for sequence in 0..batch {
+        let options = SequenceOptions { sampler: Sampler::greedy(), most: STEPS + 1, ignore_end: true };
+        sequences.add(&any(model, sequence + 1, prompt), options)?;
+    }
+    for _ in 0..STEPS {
+        sequences.step()?;
+    }
+    print("step", batch, prompt, &sequences.profile()?, out)
 }
 
 fn print(test: &str, tokens: usize, depth: usize, profile: &KernelProfile, out: &mut impl Write) -> Result<()> {
