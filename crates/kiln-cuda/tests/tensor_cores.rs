@@ -117,8 +117,8 @@ fn products_in_bf16_keep_their_bound() {
 fn products_with_quantised_weights_keep_their_contract_on_warp_groups() {
     let Some(device) = support::device() else { return };
     let mut random = Random::new(10);
-    use QuantFormat::{Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
-    for format in [Q4K, Q5K, Q6K, Q8_0, Q4_0, Mxfp4] {
+    use QuantFormat::{Iq4Nl, Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+    for format in [Q4K, Q5K, Q6K, Q8_0, Q4_0, Iq4Nl, Mxfp4] {
         for (m, k, n) in [(9, 2048, 70), (40, 4096, 300), (64, 2048, 129), (150, 2048, 260)] {
             let mut x = random.uniforms(m * k, -1.0, 1.0);
             for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, 2e38)] {

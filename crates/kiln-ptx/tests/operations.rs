@@ -490,9 +490,11 @@ fn quantised_products_of_tiles_keep_their_contract() {
         (QuantFormat::Q5K, &all[..1]),
         (QuantFormat::Q6K, &all[1..2]),
         (QuantFormat::Q8_0, &all[..1]),
+        (QuantFormat::Q4_0, &all[..1]),
+        (QuantFormat::Iq4Nl, &all[..1]),
     ] {
         for &(m, n, chunks, multiprocessors) in cases {
-            let k = chunks * 256 - if format == QuantFormat::Q8_0 { 96 } else { 0 };
+            let k = chunks * 256 - if format.block_len() == 32 { 96 } else { 0 };
             let mut blocks = vec![0; format.bytes(n * k).unwrap()];
             format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
             let mut x = random.uniforms(m * k, -1.0, 1.0);

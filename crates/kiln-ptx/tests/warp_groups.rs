@@ -94,8 +94,8 @@ fn check_maps(launch: &Launch) {
 
 #[test]
 fn quantised_products_keep_the_limits_of_copies_and_devices() {
-    use QuantFormat::{Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
-    for format in [Q4K, Q5K, Q6K, Q8_0, Q4_0, Mxfp4] {
+    use QuantFormat::{Iq4Nl, Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+    for format in [Q4K, Q5K, Q6K, Q8_0, Q4_0, Iq4Nl, Mxfp4] {
         for (m, depth, n) in [(1, 4096, 1), (16, 4096, 4096), (33, 14_336, 1024), (64, 2048, 129), (500, 4096, 14_336)]
         {
             for rounds in [false, true] {

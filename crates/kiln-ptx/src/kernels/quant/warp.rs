@@ -199,8 +199,15 @@ impl WarpQuantMatmul {
     pub const NORMED_ROWS: usize = 4;
 
     /// The formats that there are kernels for.
-    pub const FORMATS: &'static [QuantFormat] =
-        &[QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0, QuantFormat::Mxfp4];
+    pub const FORMATS: &'static [QuantFormat] = &[
+        QuantFormat::Q4K,
+        QuantFormat::Q5K,
+        QuantFormat::Q6K,
+        QuantFormat::Q8_0,
+        QuantFormat::Q4_0,
+        QuantFormat::Iq4Nl,
+        QuantFormat::Mxfp4,
+    ];
 
     /// For tiles of products with the weights of an expert each. Which weights these are is known when the launch in front has ended,
     /// so none are brought before.

@@ -1,6 +1,7 @@
 //! Weights as the first operand of products of bytes, and the steps that belong to them.
 
 use kiln_ir::QuantFormat;
+use kiln_ir::quant::{DOUBLED, NORMAL};
 
 use super::{LIFTED, Word};
 use crate::kernels::math::F32;
@@ -15,7 +16,32 @@ pub(super) enum Layout {
     },
     Q6K,
     Q8_0,
+    /// Blocks of a scale and 4-bit integers.
+    Nibbles(Codes),
     Mxfp4,
+}
+
+/// The numbers that 4-bit integers represent, in units of their scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Codes {
+    /// Those of Q4_0: from -8 to 7.
+    Centred,
+    /// Those of IQ4_NL.
+    Normal,
+    /// Those of MXFP4.
+    Doubled,
+}
+
+impl Codes {
+    /// The numbers of four integers below 16, a signed byte each.
+    pub(super) fn numbers<'k>(self, k: &'k Builder, integers: Word<'k>) -> Word<'k> {
+        match self {
+            // No byte borrows from the next.
+            Self::Centred => ((integers | 0x8080_8080u32) - 0x0808_0808u32) ^ 0x8080_8080u32,
+            Self::Normal => looked_up(k, &NORMAL, integers),
+            Self::Doubled => looked_up(k, &DOUBLED, integers),
+        }
+    }
 }
 
 /// The part of a row of weights that a warp processes at once.
@@ -38,11 +64,9 @@ impl Step {
     /// `None` for formats without such a kernel.
     pub(super) fn of(format: QuantFormat) -> Option<Self> {
         Some(match format {
-            QuantFormat::Q4_0
-            | QuantFormat::Q4_1
+            QuantFormat::Q4_1
             | QuantFormat::Q5_0
             | QuantFormat::Q5_1
-            | QuantFormat::Iq4Nl
             | QuantFormat::Q2K
             | QuantFormat::Q3K
             | QuantFormat::Iq4Xs => {
@@ -77,6 +101,16 @@ impl Step {
                 is_split: true,
             },
             // Four blocks.
+            QuantFormat::Q4_0 | QuantFormat::Iq4Nl => Self {
+                layout: Layout::Nibbles(if format == QuantFormat::Q4_0 { Codes::Centred } else { Codes::Normal }),
+                elements: 128,
+                bytes: 72,
+                group: 32,
+                has_minima: false,
+                unsigned: false,
+                is_split: true,
+            },
+            // Four blocks.
             QuantFormat::Mxfp4 => Self {
                 layout: Layout::Mxfp4,
                 elements: 128,
@@ -93,7 +127,7 @@ impl Step {
     pub(super) fn reach(&self) -> u32 {
         match self.layout {
             Layout::Affine { .. } => 0,
-            Layout::Q6K | Layout::Q8_0 => 14,
+            Layout::Q6K | Layout::Q8_0 | Layout::Nibbles(_) => 14,
             Layout::Mxfp4 => 15,
         }
     }
@@ -150,6 +184,7 @@ impl<'k> Row<'k> {
             Layout::Affine { five } => affine(k, five, at.byte_index(bytes), t, turn),
             Layout::Q6K => q6_k(k, at, bytes, t, turn),
             Layout::Q8_0 => q8_0(k, at, bytes, t, turn),
+            Layout::Nibbles(codes) => nibbles(k, codes, at, bytes, t, turn),
             Layout::Mxfp4 => mxfp4(k, at, bytes, t, turn),
         }
     }
@@ -275,6 +310,29 @@ fn q8_0<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Wo
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
 }
 
+/// Four blocks of Q4_0 or IQ4_NL.
+fn nibbles<'k>(
+    k: &'k Builder,
+    codes: Codes,
+    at: Pointer<'k, Shared, u32>,
+    bytes: Word<'k>,
+    t: Word<'k>,
+    turn: Turn<'k>,
+) -> Row<'k> {
+    const BLOCK: u32 = 18;
+    let right = (t & 2u32) << 1;
+    // The integers of every second block begin two bytes further in a word.
+    let of_lane = [2, BLOCK + 2].map(|first: u32| Unaligned::new(k, at, bytes + (t & 1u32) * 8u32 + first));
+    let group = |block: u32| {
+        let words = of_lane[block as usize % 2].words(block / 2 * 2 * BLOCK, 2);
+        words.into_iter().map(|word| codes.numbers(k, word >> right & 0x0f0f_0f0fu32)).collect()
+    };
+    let groups = (0..4).map(group).collect();
+    let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
+    let scale = |set: u32| (half(k, at, of_turn, set * turn.of * BLOCK), None);
+    Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
+}
+
 /// Four blocks of MXFP4.
 fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
     const BLOCK: u32 = 17;
@@ -282,7 +340,7 @@ fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: W
     let right = (t & 2u32) << 1;
     let group = |block: u32| {
         let of_lane = Unaligned::odd(k, at, bytes + (t & 1u32) * 8u32 + (1 + BLOCK * block));
-        of_lane.words(0, 2).into_iter().map(|word| doubled(k, word >> right & 0x0f0f_0f0fu32)).collect()
+        of_lane.words(0, 2).into_iter().map(|word| Codes::Doubled.numbers(k, word >> right & 0x0f0f_0f0fu32)).collect()
     };
     let groups = (0..4).map(group).collect();
     let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
@@ -299,16 +357,15 @@ fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: W
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
 }
 
-/// The numbers of [`kiln_ir::quant::DOUBLED`] at four indices below 16, one in each byte.
-pub(super) fn doubled<'k>(k: &'k Builder, indices: Word<'k>) -> Word<'k> {
-    let table = |from: usize| u32::from_le_bytes(std::array::from_fn(|i| kiln_ir::quant::DOUBLED[from + i] as u8));
+/// The numbers of a book at four indices below 16, one in each byte.
+fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], indices: Word<'k>) -> Word<'k> {
+    let table = |from: usize| u32::from_le_bytes(std::array::from_fn(|i| book[from + i] as u8));
     // The lower three bits of each index as the four digits of a selector: with the fourth bit it would repeat a sign.
     let three = indices & 0x0707_0707u32;
     let pairs = (three | three >> 4) & 0x00ff_00ffu32;
     let selector = pairs | pairs >> 8;
-    let [positive, negative] =
-        [0, 8].map(|from| k.prmt(k.constant(table(from)), k.constant(table(from + 4)), selector));
+    let [first, second] = [0, 8].map(|from| k.prmt(k.constant(table(from)), k.constant(table(from + 4)), selector));
     // The fourth bit at the top of each byte, repeated through it.
-    let signs = k.prmt(indices << 4, 0u32, 0xba98u32);
-    positive & !signs | negative & signs
+    let seconds = k.prmt(indices << 4, 0u32, 0xba98u32);
+    first & !seconds | second & seconds
 }

@@ -5,7 +5,7 @@
 
 use kiln_ir::{QuantFormat, f16};
 
-use super::super::weights::doubled;
+use super::super::weights::Codes;
 use super::Word;
 use crate::kernels::math::F32;
 use crate::{Builder, F16, Operand, Pointer, Shared, Value};
@@ -34,7 +34,8 @@ pub(super) enum Packing {
     },
     Q6K,
     Q8_0,
-    Q4_0,
+    /// Q4_0 and IQ4_NL.
+    Nibbles(Codes),
     Mxfp4,
 }
 
@@ -46,12 +47,12 @@ impl Packing {
             QuantFormat::Q5K => Self::Affine { five: true },
             QuantFormat::Q6K => Self::Q6K,
             QuantFormat::Q8_0 => Self::Q8_0,
-            QuantFormat::Q4_0 => Self::Q4_0,
+            QuantFormat::Q4_0 => Self::Nibbles(Codes::Centred),
+            QuantFormat::Iq4Nl => Self::Nibbles(Codes::Normal),
             QuantFormat::Mxfp4 => Self::Mxfp4,
             QuantFormat::Q4_1
             | QuantFormat::Q5_0
             | QuantFormat::Q5_1
-            | QuantFormat::Iq4Nl
             | QuantFormat::Q2K
             | QuantFormat::Q3K
             | QuantFormat::Iq4Xs => return None,
@@ -61,7 +62,7 @@ impl Packing {
     /// Bytes of a chunk of a row.
     pub(super) fn bytes(self) -> u32 {
         match self {
-            Self::Affine { five: false } | Self::Q4_0 => 144,
+            Self::Affine { five: false } | Self::Nibbles(_) => 144,
             Self::Affine { five: true } => 176,
             Self::Q6K => 210,
             Self::Q8_0 => 272,
@@ -77,7 +78,7 @@ impl Packing {
             Self::Affine { five: true } => 224,
             Self::Q6K => 240,
             Self::Q8_0 => 288,
-            Self::Q4_0 | Self::Mxfp4 => 144,
+            Self::Nibbles(_) | Self::Mxfp4 => 144,
         }
     }
 
@@ -90,7 +91,7 @@ impl Packing {
     pub(super) fn chain(self) -> u32 {
         match self {
             Self::Affine { .. } | Self::Q6K => CHUNK,
-            Self::Q8_0 | Self::Q4_0 | Self::Mxfp4 => GROUP,
+            Self::Q8_0 | Self::Nibbles(_) | Self::Mxfp4 => GROUP,
         }
     }
 
@@ -197,13 +198,13 @@ impl<'k> Row<'k> {
                 let words = words(k, at, unaligned, 192, 4);
                 scales = words.into_iter().map(|word| word ^ 0x8080_8080u32).collect();
             }
-            Packing::Q8_0 | Packing::Q4_0 | Packing::Mxfp4 => {}
+            Packing::Q8_0 | Packing::Nibbles(_) | Packing::Mxfp4 => {}
         }
         let bytes = match packing {
             Packing::Affine { .. } | Packing::Q8_0 => t * 8u32,
             Packing::Q6K => t * 4u32,
             // The lower half of a block's elements is in the lower nibbles of its bytes.
-            Packing::Q4_0 | Packing::Mxfp4 => (t & 1u32) * 8u32,
+            Packing::Nibbles(_) | Packing::Mxfp4 => (t & 1u32) * 8u32,
         };
         let of_lane = at.byte_index(bytes);
         Self { k, packing, at, of_lane, unaligned, in_word, shift: (t & 2u32) << 1, t, scales, minima }
@@ -217,21 +218,21 @@ impl<'k> Row<'k> {
     /// The lane's elements of the two steps of a group.
     pub(super) fn group(&self, group: u32) -> [Elements<'k>; 2] {
         let k = self.k;
-        let of_nibbles = |first: u32, decode: &dyn Fn(Word<'k>) -> [Word<'k>; 2]| {
+        let of_bytes = |word: Word<'k>| integers(k, word ^ 0x8080_8080u32, 128.0);
+        let of_codes = |first: u32, codes: Codes| {
             let words = self.words(first, 2);
-            [0, 1].map(|i: usize| Elements { first: decode(words[i] >> self.shift & 0x0f0f_0f0fu32), rest: None })
+            let numbers = |word: Word<'k>| codes.numbers(k, word >> self.shift & 0x0f0f_0f0fu32);
+            [0, 1].map(|i: usize| Elements { first: of_bytes(numbers(words[i])), rest: None })
         };
         match self.packing {
             Packing::Affine { five } => self.affine(group, five),
             Packing::Q6K => [0, 1].map(|side| self.q6_k(group, side)),
             Packing::Q8_0 => {
                 let words = self.words(34 * group + 2, 2);
-                [0, 1].map(|i: usize| Elements { first: integers(k, words[i] ^ 0x8080_8080u32, 128.0), rest: None })
+                [0, 1].map(|i: usize| Elements { first: of_bytes(words[i]), rest: None })
             }
-            Packing::Q4_0 => of_nibbles(18 * group + 2, &|nibbles| integers(k, nibbles, 8.0)),
-            Packing::Mxfp4 => {
-                of_nibbles(17 * group + 1, &|nibbles| integers(k, doubled(k, nibbles) ^ 0x8080_8080u32, 128.0))
-            }
+            Packing::Nibbles(codes) => of_codes(18 * group + 2, codes),
+            Packing::Mxfp4 => of_codes(17 * group + 1, Codes::Doubled),
         }
     }
 
@@ -294,7 +295,7 @@ impl<'k> Row<'k> {
             Packing::Affine { .. } => half(0),
             Packing::Q6K => half(208),
             Packing::Q8_0 => half(34 * group),
-            Packing::Q4_0 => half(18 * group),
+            Packing::Nibbles(_) => half(18 * group),
             Packing::Mxfp4 => {
                 let place = 17 * group;
                 let word: Word<'k> = k.ld(self.at.bytes((place & !3) as i32));
