@@ -1,5 +1,6 @@
 //! Profiles on disk: round trips, and everything that can be wrong with one.
 
+use kiln_ir::Precision;
 use kiln_route::{
     Backend, Calibrated, Cpus, Link, Machine, Memory, PROFILE_VERSION, Place, Profile, ProfileProblem, Roofline,
 };
@@ -13,6 +14,7 @@ fn machine() -> Machine {
 fn profile() -> Profile {
     let places = vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1), Place::cpu("avx2 x2", Backend::Simd, 8, 2)];
     let class = |op: &str, shape: &str| Calibrated {
+        precision: Precision::Contract,
         op: op.into(),
         shape: shape.into(),
         work: vec![10.0, 100.0],
@@ -324,6 +326,7 @@ fn threads_that_write_at_once_leave_a_whole_profile() {
 fn a_number_of_threads_between_two_that_were_measured_has_times_between_theirs() {
     let place = |threads: usize| Place::cpu(format!("avx2 x{threads}"), Backend::Simd, 8, threads);
     let class = Calibrated {
+        precision: Precision::Contract,
         op: "sum".into(),
         shape: String::new(),
         work: vec![10.0, 100.0],

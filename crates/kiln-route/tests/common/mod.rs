@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 use kiln_ir::op::{Elementwise, Matmul};
-use kiln_ir::{Shape, TensorType};
+use kiln_ir::{Precision, Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Machine, Memory, Place, Problem, Profile, Residency, Roofline, Router};
 
 pub(crate) const GPU: Memory = Memory::new(1);
@@ -62,6 +62,7 @@ pub(crate) fn chosen(router: &Router, problem: &Problem, residency: &Residency) 
 
 pub(crate) fn calibrated(op: &str, shape: &str, points: &[(f64, [f64; 4])]) -> Calibrated {
     Calibrated {
+        precision: Precision::Contract,
         op: op.into(),
         shape: shape.into(),
         work: points.iter().map(|p| p.0).collect(),

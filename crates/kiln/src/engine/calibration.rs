@@ -71,7 +71,7 @@ impl Engine {
 
     /// The router of a profile, with this engine's settings.
     fn router_of(&self, profile: Profile) -> Result<Router> {
-        let mut router = Router::new(profile);
+        let mut router = Router::new(profile).with_precision(self.precision());
         if let Some(place) = self.router.forced() {
             router = forced(router, &self.places()[place].name)?;
         }

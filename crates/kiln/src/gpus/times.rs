@@ -125,7 +125,7 @@ impl Gpu {
 
     /// Seconds that the kernels of an operation take with operands and result on the device. This is the time without
     /// the launch; if that is too short compared with the time in which a device reports completion, it is the time
-    /// that one more operation adds to a graph.
+    /// that one more operation adds to a graph, without what queueing it takes.
     ///
     /// # Errors
     /// The errors of [`Gpu::resident_seconds`].
@@ -143,7 +143,7 @@ impl Gpu {
             return Ok(beside);
         }
         match seconds(1 + COPIES) {
-            Ok(many) => Ok(((many - one) / COPIES as f64).max(LEAST)),
+            Ok(many) => Ok(((many - one) / COPIES as f64 - launch.queued).max(LEAST)),
             // The device has no room for this many results.
             Err(Error::Limit { .. } | Error::OutOfMemory { .. }) => Ok(beside.max(LEAST)),
             Err(error) => Err(error),
