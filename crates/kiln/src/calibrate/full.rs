@@ -55,7 +55,7 @@ pub(crate) fn run(
         if let Some(curve) = calibrated.last_mut() {
             curve.work.push(*work);
             let seconds = observed.seconds(places);
-            let disturbed = observed.is_disturbed(places);
+            let disturbed = observed.is_disturbed(places, observed.least());
             curve.seconds.push(if disturbed { with_fair_gains(seconds, places) } else { seconds });
         }
     }

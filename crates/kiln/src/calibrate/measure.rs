@@ -83,12 +83,20 @@ pub(crate) struct Observed {
     undisturbed: Vec<bool>,
     /// The samples of all passes by round: seconds of each placement, infinite if it was not measured.
     rounds: Vec<Vec<f64>>,
+    /// For each round whether no thread had to wait for a core in its pass.
+    quiet: Vec<bool>,
 }
 
 impl Observed {
     fn nothing(places: usize) -> Self {
         let never = vec![f64::INFINITY; places];
-        Self { least: never.clone(), confirmation: never, undisturbed: vec![false; places], rounds: Vec::new() }
+        Self {
+            least: never.clone(),
+            confirmation: never,
+            undisturbed: vec![false; places],
+            rounds: Vec::new(),
+            quiet: Vec::new(),
+        }
     }
 
     fn add(&mut self, place: usize, time: Time) {
@@ -96,6 +104,11 @@ impl Observed {
         self.confirmation[place] = self.confirmation[place].min(time.seconds.max(least));
         self.least[place] = least.min(time.seconds);
         self.undisturbed[place] |= time.undisturbed;
+    }
+
+    /// The minimum time of each placement; infinite if it was not measured.
+    pub(crate) fn least(&self) -> &[f64] {
+        &self.least
     }
 
     /// Seconds on each placement; infinite if it was not measured.
@@ -115,8 +128,8 @@ impl Observed {
     }
 
     /// Typical seconds on each placement: the median over all rounds of the time relative to the round, whose level is the geometric mean
-    /// of the placements that compete, at the level of a quiet round. A program beside this one changes the level of rounds, and all
-    /// placements of a round alike. The minimum times of several threads are luck: one late thread delays all of them, so that
+    /// of the placements that compete, at the level of a quiet round. Rounds in which threads had to wait for a core count only if there
+    /// are few others. A program beside this one changes the level of rounds, and all placements of a round alike. The minimum times of several threads are luck: one late thread delays all of them, so that
     /// the least of ten times is up to half of their median.
     pub(crate) fn typical(&self) -> Typical {
         let best = self.least.iter().copied().fold(f64::INFINITY, f64::min);
@@ -125,34 +138,31 @@ impl Observed {
             let logs = competing.iter().map(|&i| round[i].ln());
             logs.sum::<f64>() / competing.len() as f64
         };
-        let rounds: Vec<(f64, &Vec<f64>)> =
-            self.rounds.iter().map(|round| (level(round), round)).filter(|(level, _)| level.is_finite()).collect();
+        let mut rounds: Vec<(f64, &Vec<f64>, bool)> =
+            self.rounds.iter().zip(&self.quiet).map(|(round, &quiet)| (level(round), round, quiet)).collect();
+        rounds.retain(|(level, ..)| level.is_finite());
+        if rounds.iter().filter(|(.., quiet)| *quiet).count() >= 2 * QUIET {
+            rounds.retain(|(.., quiet)| *quiet);
+        }
         let all = Typical { seconds: self.least.clone(), halves: [self.least.clone(), self.least.clone()] };
         if rounds.len() < 2 * QUIET {
             return all;
         }
-        let mut levels: Vec<f64> = rounds.iter().map(|(level, _)| *level).collect();
+        let mut levels: Vec<f64> = rounds.iter().map(|(level, ..)| *level).collect();
         levels.sort_by(f64::total_cmp);
         let quiet = levels[levels.len() / 4];
         let of = |keep: &dyn Fn(usize) -> bool| {
             let seconds = |(place, &least): (usize, &f64)| {
-                let kept =
-                    rounds.iter().enumerate().filter(|&(number, (_, round))| keep(number) && round[place].is_finite());
-                let mut relative: Vec<f64> = kept.map(|(_, (level, round))| round[place].ln() - level).collect();
+                let kept = rounds
+                    .iter()
+                    .enumerate()
+                    .filter(|&(number, (_, round, _))| keep(number) && round[place].is_finite());
+                let mut relative: Vec<f64> = kept.map(|(_, (level, round, _))| round[place].ln() - level).collect();
                 if relative.len() < QUIET { least } else { (median(&mut relative) + quiet).exp() }
             };
             self.least.iter().enumerate().map(seconds).collect()
         };
         Typical { seconds: of(&|_| true), halves: [of(&|number| number % 2 == 0), of(&|number| number % 2 == 1)] }
-    }
-
-    /// The minimum time on one thread, and on several.
-    fn one_and_several(&self, places: &[Place]) -> (f64, f64) {
-        let least = |several: bool| {
-            let times = places.iter().zip(&self.least).filter(|(place, _)| (place.threads > 1) == several);
-            times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
-        };
-        (least(false), least(true))
     }
 
     /// The times of placements so far behind that they are not measured again.
@@ -161,23 +171,18 @@ impl Observed {
         self.least.iter().map(move |&least| (least.is_finite() && least > BEHIND * best).then_some(least))
     }
 
-    /// Whether all threads together gained little over one of them on work that is long enough to be shared: either the
-    /// work does not scale, or another program had one of the cores.
-    fn gained_little(&self, places: &[Place]) -> bool {
-        let (one, several) = self.one_and_several(places);
-        several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
-    }
-
     /// Whether another program explains why a placement with several threads gained little: no sample of it was
     /// undisturbed. If threads did gain, no disturbance has hidden it.
-    pub(crate) fn is_disturbed(&self, places: &[Place]) -> bool {
-        let several = || places.iter().zip(&self.undisturbed).filter(|(place, _)| place.threads > 1);
-        self.gained_little(places) && several().any(|(_, &undisturbed)| !undisturbed)
+    ///
+    /// `seconds` are those that count, of each placement.
+    pub(crate) fn is_disturbed(&self, places: &[Place], seconds: &[f64]) -> bool {
+        let mut several = places.iter().zip(&self.undisturbed).filter(|(place, _)| place.threads > 1);
+        gained_little(places, seconds) && several.any(|(_, &undisturbed)| !undisturbed)
     }
 
     /// Whether to measure again: a time that matters is not confirmed, or threads gained little.
     fn is_doubtful(&self, places: &[Place], estimate: Estimate) -> bool {
-        let (one, several) = self.one_and_several(places);
+        let (one, several) = one_and_several(places, &self.least);
         if estimate == Estimate::Typical {
             return self.typical().is_doubtful() || self.lost_threads(places);
         }
@@ -191,8 +196,24 @@ impl Observed {
     fn lost_threads(&self, places: &[Place]) -> bool {
         let several: Vec<f64> = (0..places.len()).filter(|&i| places[i].threads > 1).map(|i| self.least[i]).collect();
         let slower = |pair: &[f64]| pair[1].is_finite() && pair[0] > SHARED && pair[1] > (1.0 + STALLED) * pair[0];
-        self.gained_little(places) || several.windows(2).any(slower)
+        gained_little(places, &self.least) || several.windows(2).any(slower)
     }
+}
+
+/// The least time on one thread, and on several.
+fn one_and_several(places: &[Place], seconds: &[f64]) -> (f64, f64) {
+    let least = |several: bool| {
+        let times = places.iter().zip(seconds).filter(|(place, _)| (place.threads > 1) == several);
+        times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
+    };
+    (least(false), least(true))
+}
+
+/// Whether all threads together gained little over one of them on work that is long enough to be shared: either the
+/// work does not scale, or another program had one of the cores.
+fn gained_little(places: &[Place], seconds: &[f64]) -> bool {
+    let (one, several) = one_and_several(places, seconds);
+    several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
 }
 
 /// The median ratio of pairs of times in the quietest quarter of the rounds, those with the smallest product of times;
@@ -287,6 +308,9 @@ pub(crate) fn survey<'a>(
             let known = observed[i].behind();
             expected.iter_mut().zip(known).for_each(|(expected, known)| *expected = expected.or(known));
             let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
+            let quiet = measured.least.iter().zip(places).filter(|(_, place)| place.threads > 1);
+            let quiet = quiet.filter_map(|(time, _)| time.as_ref()).all(|time| time.undisturbed);
+            observed[i].quiet.extend(measured.rounds.iter().map(|_| quiet));
             observed[i].rounds.extend(measured.rounds);
             for (place, time) in measured.least.iter().enumerate() {
                 let known = expected.get(place).copied().flatten().map(|seconds| Time { seconds, undisturbed: true });
@@ -578,7 +602,7 @@ mod tests {
 
     #[test]
     fn little_gain_is_believed_when_nobody_disturbed() {
-        let disturbed = |pass, undisturbed| observed(&[pass], undisturbed).is_disturbed(&places());
+        let disturbed = |pass, undisturbed| observed(&[pass], undisturbed).is_disturbed(&places(), &pass);
         assert!(disturbed([100e-6, 90e-6, 88e-6], false));
         assert!(!disturbed([100e-6, 90e-6, 88e-6], true));
         assert!(!disturbed([100e-6, 90e-6, 50e-6], false), "threads gained nevertheless");
@@ -590,6 +614,7 @@ mod tests {
         let least = |rounds: &[[f64; 3]]| {
             let mut observed = observed(&[quiet], true);
             observed.rounds = rounds.iter().map(|round| round.to_vec()).collect();
+            observed.quiet = vec![true; rounds.len()];
             // The widest placement never had a quiet moment.
             observed.least[1] = rounds.iter().map(|round| round[1]).fold(f64::INFINITY, f64::min);
             observed.seconds(&places())
@@ -615,6 +640,7 @@ mod tests {
             [4e-6 * level, 2e-6 * level, if i == 5 { 1e-6 } else { 2.5e-6 * level }]
         };
         observed.rounds = (0..16).map(|i| round(i).to_vec()).collect();
+        observed.quiet = vec![false; 16];
         observed.least = vec![4e-6, 2e-6, 1e-6];
         let typical = observed.typical();
         for seconds in [&typical.seconds, &typical.halves[0], &typical.halves[1]] {
@@ -625,6 +651,9 @@ mod tests {
         // Threads that differ from half to half have to be measured again.
         observed.rounds.iter_mut().step_by(2).for_each(|round| round[2] *= 1.2);
         assert!(observed.typical().is_doubtful());
+        // Rounds in which threads waited for a core do not count beside enough others.
+        observed.quiet.iter_mut().skip(1).step_by(2).for_each(|quiet| *quiet = true);
+        assert!(!observed.typical().is_doubtful());
         observed.rounds.truncate(7);
         assert_eq!(observed.typical().seconds, observed.least, "too few rounds");
     }

@@ -342,8 +342,8 @@ pub fn evaluate(
         let problem = Problem::new(&probe.op, &probe.inputs)?;
         let decision = engine.router().decide(&problem, &engine.on_host());
         let predicted: Vec<f64> = decision.predictions().map(|p| p.seconds).collect();
-        let left_out = observed.is_disturbed(engine.cpu_places());
         let Typical { mut seconds, mut halves } = observed.typical();
+        let left_out = observed.is_disturbed(engine.cpu_places(), &seconds);
         let [a, b] =
             again_where_it_matters(&seconds, &predicted[engine.cpu.len()..], of_gpus, || on_gpus.seconds(probe))?;
         seconds.extend(a.iter().zip(&b).map(|(a, b)| a.min(*b)));
