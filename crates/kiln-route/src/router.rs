@@ -24,7 +24,7 @@ pub(crate) const TIE: f64 = 0.03;
 /// [`FEWER`]. On many cores the same measurement varies between runs by as much as the last doubling of threads gains,
 /// because one late core delays all; so the profile's order of the two says little. Both constants were chosen by
 /// replaying recorded profiles (`tests/replay.rs` of kiln).
-const LONG: f64 = 20e-6;
+const LONG: f64 = 30e-6;
 
 /// See [`LONG`].
 const FEWER: f64 = 0.20;
@@ -48,7 +48,7 @@ const UNSURE: f64 = 0.10;
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets follow lesser ones in the profile, and a lesser one
 /// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. Of work
-/// shorter than 20 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
+/// shorter than 30 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
 /// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
 pub struct Router {

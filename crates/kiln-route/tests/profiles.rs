@@ -301,6 +301,26 @@ fn places_are_checked_where_a_profile_is_made() {
 }
 
 #[test]
+fn a_product_has_times_for_each_precision() {
+    let class = |precision: Precision| Calibrated {
+        precision,
+        op: "matmul".into(),
+        shape: String::new(),
+        work: vec![10.0],
+        seconds: vec![vec![1e-7, 2e-7]],
+    };
+    let [contract, rounded] = [Precision::Contract, Precision::Int8].map(class);
+    let both = profile().with_classes(vec![rounded.clone(), contract.clone()]).unwrap();
+    let text = both.to_json();
+    assert_eq!(Profile::from_json(&text, &machine()).unwrap(), both);
+    // The contract is not written, so that profiles without lower precisions stay as they are.
+    assert!(text.contains(r#""precision":"int8""#) && !text.contains("contract"), "{text}");
+    let unknown = text.replace("int8", "int3");
+    assert!(matches!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::Corrupt(_))));
+    assert!(profile().with_classes(vec![rounded.clone(), rounded]).is_err(), "twice the same");
+}
+
+#[test]
 fn restricting_keeps_the_times_of_what_stays() {
     let one = profile().restricted(|place| place.threads == 2).unwrap();
     assert_eq!(one.places().len(), 1);

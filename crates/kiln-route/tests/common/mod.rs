@@ -1,7 +1,7 @@
 //! Synthetic machines: places whose constants are written down instead of measured.
 #![allow(dead_code)] // each test file uses its part
 
-use kiln_ir::op::{Elementwise, Matmul};
+use kiln_ir::op::{Elementwise, Matmul, Op};
 use kiln_ir::{Precision, Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Machine, Memory, Place, Problem, Profile, Residency, Roofline, Router};
 
@@ -46,6 +46,10 @@ pub(crate) fn cpu_only() -> Router {
 
 pub(crate) fn ty(dims: &[usize]) -> TensorType {
     TensorType::f32(Shape::new(dims).unwrap())
+}
+
+pub(crate) fn problem(op: impl Into<Op>, inputs: &[&[usize]]) -> Problem {
+    Problem::new(&op.into(), &inputs.iter().map(|dims| ty(dims)).collect::<Vec<_>>()).unwrap()
 }
 
 pub(crate) fn square(n: usize) -> Problem {

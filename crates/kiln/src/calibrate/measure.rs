@@ -28,8 +28,12 @@ const CONFIRMED: f64 = 0.05;
 /// Placements that are this many times slower than the best need no confirmation: no decision depends on them.
 pub(super) const RIVAL: f64 = 2.0;
 
-/// A place that is this many times slower than the best is measured in the first pass alone: no decision depends on it.
+/// A place that is this many times slower than the best is measured in the first rounds of the first passes alone: no decision
+/// depends on it.
 const BEHIND: f64 = 3.0;
+
+/// Rounds of a pass in which places far behind are measured.
+const FIRST_ROUNDS: usize = 3;
 
 /// Times are compared over at least this many rounds.
 const QUIET: usize = 4;
@@ -305,8 +309,10 @@ pub(crate) fn survey<'a>(
             done += 1;
             let mut expected = expected(i, &observed);
             expected.resize(places.len(), None);
-            let known = observed[i].behind();
-            expected.iter_mut().zip(known).for_each(|(expected, known)| *expected = expected.or(known));
+            if pass >= PASSES {
+                let known = observed[i].behind();
+                expected.iter_mut().zip(known).for_each(|(expected, known)| *expected = expected.or(known));
+            }
             let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
             let quiet = measured.least.iter().zip(places).filter(|(_, place)| place.threads > 1);
             let quiet = quiet.filter_map(|(time, _)| time.as_ref()).all(|time| time.undisturbed);
@@ -456,6 +462,9 @@ fn sample(
             // One long sample of a placement that is far behind is enough.
             let best = least.iter().flatten().map(|time| time.seconds).fold(f64::INFINITY, f64::min);
             if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
+                continue;
+            }
+            if round >= FIRST_ROUNDS && least[i].is_some_and(|time| time.seconds > BEHIND * best) {
                 continue;
             }
             let (several, waited) = (simd.threads() > 1, account.caller());

@@ -133,16 +133,16 @@ impl Gpu {
         /// Many times the variation of waiting between runs, which is up to 100 µs through Vulkan.
         const SHORT: f64 = 1e-3;
         const COPIES: usize = 8;
-        let seconds = |copies: usize| {
-            let mut again = self.0.device.copies(op, inputs, copies)?;
-            least(|| again(1))
-        };
-        let one = seconds(1)?;
+        let one = self.resident_seconds(op, inputs)?;
         let beside = one - launch.cold;
         if beside > SHORT {
             return Ok(beside);
         }
-        match seconds(1 + COPIES) {
+        let copies = || {
+            let mut again = self.0.device.copies(op, inputs, 1 + COPIES)?;
+            least(|| again(1))
+        };
+        match copies() {
             Ok(many) => Ok(((many - one) / COPIES as f64 - launch.queued).max(LEAST)),
             // The device has no room for this many results.
             Err(Error::Limit { .. } | Error::OutOfMemory { .. }) => Ok(beside.max(LEAST)),
