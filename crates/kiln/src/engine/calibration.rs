@@ -84,3 +84,31 @@ impl Engine {
         found.filter(|gpu| !self.gpus.iter().any(|known| known.name() == gpu.name())).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kiln_ir::op::{Matmul, Op, Softmax};
+    use kiln_ir::{Precision, Shape, TensorType};
+    use kiln_route::{Basis, Problem};
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn products_are_calibrated_with_the_precision_of_the_engine() {
+        let matrix = TensorType::f32(Shape::new(&[40, 40]).unwrap());
+        let probe = |op: Op, inputs: usize| Probe::new(op, vec![matrix; inputs]).unwrap();
+        for precision in [Precision::Contract, Precision::Int8] {
+            let probes = vec![probe(Matmul::default().into(), 2), probe(Softmax.into(), 1)];
+            let builder = Engine::builder().without_profile().precision(precision);
+            let mut engine = builder.backends(&[Backend::Scalar, Backend::Simd]).build().unwrap();
+            engine.calibrate_by(probes, Effort::Quick, &mut |_| {}).unwrap();
+            let known = engine.router().profile().classes().iter();
+            let known: Vec<_> = known.map(|class| (class.op.as_str(), class.precision)).collect();
+            assert_eq!(known, [("matmul", precision), ("softmax", Precision::Contract)]);
+            let problem = Problem::new(&Matmul::default().into(), &[matrix; 2]).unwrap();
+            assert_eq!(engine.router().decide(&problem, &engine.on_host()).basis(), Basis::Interpolated);
+        }
+    }
+}

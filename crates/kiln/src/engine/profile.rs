@@ -65,7 +65,7 @@ pub(super) fn load(
     precision: Precision,
     limited: bool,
 ) -> (Option<PathBuf>, Result<(Profile, ProfileStatus), ProfileStatus>) {
-    let mut instead = None;
+    let mut contract = None;
     let (path, written) = match source {
         ProfileSource::None => return (None, Err(ProfileStatus::BuiltIn)),
         ProfileSource::Given(profile) => return (None, Ok((*profile, ProfileStatus::BuiltIn))),
@@ -76,14 +76,13 @@ pub(super) fn load(
         ProfileSource::File(path) => (path, true),
         ProfileSource::UserCache => match user_cache(machine, precision) {
             Some(path) => {
-                let has_own = precision == Precision::Contract || path.exists();
-                instead = if has_own { None } else { user_cache(machine, Precision::Contract) };
+                contract = user_cache(machine, Precision::Contract);
                 (path, !limited)
             }
             None => return (None, Err(ProfileStatus::BuiltIn)),
         },
     };
-    let read = instead.unwrap_or_else(|| path.clone());
+    let read = contract.filter(|_| !path.exists()).unwrap_or_else(|| path.clone());
     let loaded = match Profile::load(&read, machine) {
         Ok(profile) => Ok((profile, ProfileStatus::Loaded(read))),
         Err(problem) => Err(ProfileStatus::Ignored(problem)),
@@ -203,6 +202,20 @@ mod tests {
     use super::*;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    #[cfg(not(target_arch = "wasm32"))] // a page has no files
+    fn each_precision_has_a_file_of_its_own() {
+        let machine = machine::identify(Isa::best(), 2);
+        let names = Precision::ALL.map(|precision| user_cache(&machine, precision));
+        // A system without a home directory has no cache.
+        let Some(names) = names.into_iter().collect::<Option<Vec<PathBuf>>>() else { return };
+        let names: Vec<&str> = names.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        let machine = names[0].strip_suffix(".json").unwrap();
+        for (name, precision) in names[1..].iter().zip(&Precision::ALL[1..]) {
+            assert_eq!(*name, format!("{machine}-{precision}.json"));
+        }
+    }
 
     #[test]
     fn a_number_of_threads_that_was_not_measured_lies_between_those_that_were() {
