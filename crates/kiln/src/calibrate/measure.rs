@@ -645,7 +645,7 @@ mod tests {
         let mut observed = observed(&[[4e-6, 2e-6, 1e-6]], true);
         // All rounds but four are slowed down alike; once several threads were lucky.
         let round = |i: usize| {
-            let level = if i % 4 == 0 { 1.0 } else { 1.7 };
+            let level = if i.is_multiple_of(4) { 1.0 } else { 1.7 };
             [4e-6 * level, 2e-6 * level, if i == 5 { 1e-6 } else { 2.5e-6 * level }]
         };
         observed.rounds = (0..16).map(|i| round(i).to_vec()).collect();
