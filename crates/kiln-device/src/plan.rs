@@ -109,7 +109,7 @@ impl<D: Driver> Plan<D> {
     /// measurements of one operation.
     ///
     /// # Errors
-    /// As [`Plan::new`].
+    /// The errors of [`Plan::new`].
     pub fn one_by_one(graph: &Graph, wanted: &[TensorId], target: &D::Target) -> Result<Self> {
         Self::within(FusionLimits { round: 1, ..D::fusion_limits(target) }, graph, wanted, target)
     }

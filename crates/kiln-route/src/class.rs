@@ -100,8 +100,8 @@ pub const fn measured_as(format: QuantFormat) -> QuantFormat {
     }
 }
 
-/// The shape kind of products of this many rows with weights of this format: one row, several, and so many that devices unpack the
-/// weights ahead or use matrix units run different kernels.
+/// The shape kind of products of this many rows with weights of this format. One row, up to 31, and more run different kernels: from 32
+/// rows on devices unpack the weights ahead or use matrix units.
 const fn quantized(format: QuantFormat, rows: usize) -> &'static str {
     match (measured_as(format), rows) {
         (format, ..=1) => format.name(),
