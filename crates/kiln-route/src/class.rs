@@ -28,14 +28,18 @@ impl Class {
 }
 
 impl Class {
+    /// Whether an engine may round the operands of such operations; see [`kiln_ir::Precision`].
+    pub fn is_rounded(&self) -> bool {
+        matches!(self.op, "matmul" | "matvec" | "quant_matmul")
+    }
+
     /// The class of products by expert: that of a product with the weights of one expert and the average number of rows
     /// per expert.
     fn of_experts(weights: &TensorType, indices: &TensorType) -> Self {
         let experts = weights.shape.dims().first().copied().unwrap_or(1).max(1);
         let rows = indices.shape.numel().div_ceil(experts);
         match (weights.dtype, rows) {
-            (DType::Blocks(format), ..=1) => Self { op: "quant_matmul", shape: measured(format).0.name() },
-            (DType::Blocks(format), _) => Self { op: "quant_matmul", shape: measured(format).1 },
+            (DType::Blocks(format), rows) => Self { op: "quant_matmul", shape: quantized(format, rows) },
             (_, ..=1) => Self { op: "matmul", shape: "one row" },
             (_, ..=16) => Self { op: "matmul", shape: "few rows" },
             _ => Self { op: "matmul", shape: "" },
@@ -83,24 +87,36 @@ fn representative(op: &Op) -> &'static str {
 
 /// The format that is calibrated for this one: itself where it has kernels of its own, else one that is taken apart as it is.
 pub const fn measured_as(format: QuantFormat) -> QuantFormat {
-    measured(format).0
-}
-
-/// The format, and the shape kind of products of several rows, which use other kernels than single rows.
-const fn measured(format: QuantFormat) -> (QuantFormat, &'static str) {
     match format {
-        QuantFormat::Q8_0 => (QuantFormat::Q8_0, "rows, q8_0"),
-        QuantFormat::Q4K => (QuantFormat::Q4K, "rows, q4_K"),
-        QuantFormat::Q5K => (QuantFormat::Q5K, "rows, q5_K"),
-        QuantFormat::Q6K => (QuantFormat::Q6K, "rows, q6_K"),
-        QuantFormat::Q2K | QuantFormat::Q3K => (QuantFormat::Q2K, "rows, q2_K"),
+        QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => format,
+        QuantFormat::Q2K | QuantFormat::Q3K => QuantFormat::Q2K,
         QuantFormat::Q4_0
         | QuantFormat::Q4_1
         | QuantFormat::Q5_0
         | QuantFormat::Q5_1
         | QuantFormat::Iq4Nl
         | QuantFormat::Iq4Xs
-        | QuantFormat::Mxfp4 => (QuantFormat::Q4_0, "rows, q4_0"),
+        | QuantFormat::Mxfp4 => QuantFormat::Q4_0,
+    }
+}
+
+/// The shape kind of products of this many rows with weights of this format. One row, up to 31, and more run different kernels: from 32
+/// rows on devices unpack the weights ahead or use matrix units.
+const fn quantized(format: QuantFormat, rows: usize) -> &'static str {
+    match (measured_as(format), rows) {
+        (format, ..=1) => format.name(),
+        (QuantFormat::Q8_0, ..32) => "rows, q8_0",
+        (QuantFormat::Q4K, ..32) => "rows, q4_K",
+        (QuantFormat::Q5K, ..32) => "rows, q5_K",
+        (QuantFormat::Q6K, ..32) => "rows, q6_K",
+        (QuantFormat::Q2K, ..32) => "rows, q2_K",
+        (_, ..32) => "rows, q4_0",
+        (QuantFormat::Q8_0, _) => "many rows, q8_0",
+        (QuantFormat::Q4K, _) => "many rows, q4_K",
+        (QuantFormat::Q5K, _) => "many rows, q5_K",
+        (QuantFormat::Q6K, _) => "many rows, q6_K",
+        (QuantFormat::Q2K, _) => "many rows, q2_K",
+        _ => "many rows, q4_0",
     }
 }
 
@@ -140,11 +156,11 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         Op::Convolve2d(convolution) => {
             let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
             // Each group runs as a convolution of its own.
-            if e.c_in == e.groups && e.c_out == e.groups { "one channel" } else { "" }
+            if e.c_in == e.groups && e.c_out == e.groups { one_channel(e.kh * e.kw) } else { "" }
         }
         Op::ConvolveTranspose2d(convolution) => {
             let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
-            if e.c_in == e.groups && e.c_out == e.groups { "one channel" } else { "" }
+            if e.c_in == e.groups && e.c_out == e.groups { one_channel(e.kh * e.kw) } else { "" }
         }
         Op::Attention(attention) => {
             let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;
@@ -152,10 +168,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         }
         Op::Quantize(quantize) => measured_as(quantize.format).name(),
         Op::Dequantize(dequantize) => measured_as(dequantize.format).name(),
-        Op::QuantMatmul(product) => match (first.rows(), measured(product.format)) {
-            (..=1, (format, _)) => format.name(),
-            (_, (_, rows)) => rows,
-        },
+        Op::QuantMatmul(product) => quantized(product.format, first.rows()),
         Op::Transpose(transpose) => {
             // If one side is shorter than the vectors, how it fills them determines the time.
             let (_, rows, columns) = transpose.extents(&first).ok()?;
@@ -187,6 +200,11 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             _ => "",
         },
     })
+}
+
+/// Convolutions of one channel by the number of elements of the kernel: with few of them, moving the image takes as long as computing.
+fn one_channel(elements: usize) -> &'static str {
+    if elements <= 9 { "one channel 3x3" } else { "one channel" }
 }
 
 /// Whether elements move in runs, as with `memcpy`, or one by one.

@@ -5,7 +5,7 @@
 //! | `selector` | [`BackendSelector`]: static rules |
 //! | `place`, `link`, `class` | [`Place`], [`Memory`] and [`Link`]: what a machine has; [`Class`]: operations that share a measured curve |
 //! | `profile`, `history` | [`Profile`]: the measurements as a file; [`History`]: times observed later |
-//! | `problem`, `model`, `router` | [`Problem`]: what is asked; [`Router`]: the predicted times and the [`Decision`] |
+//! | `problem`, `model`, `curves`, `router` | [`Problem`]: what is asked; [`Router`]: the predicted times and the [`Decision`] |
 //! | `placement` | [`Placement`]: the segments of a recorded graph, each with its place |
 //! | `explain`, `recording` | [`Explanation`]: a decision as text; [`Recording`]: times to judge decisions by |
 //!
@@ -39,6 +39,8 @@ mod profile;
 mod recording;
 
 mod model;
+
+mod curves;
 
 mod router;
 

@@ -102,6 +102,45 @@ impl Transfer {
     }
 }
 
+/// Maximum number of lines of [`Lines`].
+const LINES: usize = 8;
+
+/// A [`Transfer`] as the straight lines between its sizes, for decisions: it needs no search with branches and no division.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Lines {
+    /// Bytes where each line begins; infinite beyond the last line.
+    from: [f64; LINES],
+    /// Seconds there.
+    seconds: [f64; LINES],
+    /// Seconds for each byte more.
+    slope: [f64; LINES],
+}
+
+impl Lines {
+    /// The lines of a transfer; `None` if there are more than eight.
+    pub(crate) fn of(transfer: &Transfer) -> Option<Self> {
+        let points = transfer.points();
+        let mut lines = Self { from: [f64::INFINITY; LINES], seconds: [0.0; LINES], slope: [0.0; LINES] };
+        if points.len() > LINES + 1 {
+            return None;
+        }
+        for (i, pair) in points.windows(2).enumerate() {
+            let [(from, before), (to, after)] = [pair[0], pair[1]];
+            lines.from[i] = from as f64;
+            lines.seconds[i] = before;
+            lines.slope[i] = (after - before) / (to - from) as f64;
+        }
+        Some(lines)
+    }
+
+    /// [`Transfer::seconds`], except for rounding.
+    pub(crate) fn seconds(&self, bytes: f64) -> f64 {
+        let begun = self.from.iter().fold(0, |begun, &from| begun + usize::from(from <= bytes));
+        let line = begun.saturating_sub(1);
+        self.seconds[line] + (bytes - self.from[line]).max(0.0) * self.slope[line]
+    }
+}
+
 /// A way to a device and back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -151,6 +190,21 @@ mod tests {
         assert!(transfer.seconds(u64::MAX).is_finite());
         let linear = Transfer::linear(5e-6, 1e9);
         assert!(close(linear.seconds(0), 5e-6) && close(linear.seconds(1 << 40), 5e-6 + (1u64 << 40) as f64 / 1e9));
+    }
+
+    #[test]
+    fn lines_are_the_transfer() {
+        let points: Vec<(u64, f64)> = (0..9).map(|i| (4096 << i, 1e-6 * f64::from(i * i + 1))).collect();
+        for count in 2..=9 {
+            let transfer = Transfer::measured(points[..count].to_vec());
+            let lines = Lines::of(&transfer).unwrap();
+            for bytes in [0, 1, 4095, 4096, 4097, 10_000, 100_000, 1 << 20, 5 << 20, 1 << 33] {
+                let (exact, found) = (transfer.seconds(bytes), lines.seconds(bytes as f64));
+                assert!((found / exact - 1.0).abs() < 1e-12, "{count} sizes, {bytes} bytes: {found} of {exact}");
+            }
+        }
+        let more = points.into_iter().chain([(1 << 40, 1.0)]).collect();
+        assert_eq!(Lines::of(&Transfer::measured(more)), None);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The time that work takes on places.
 
-use kiln_ir::op::total_bytes;
-
 use crate::link::Link;
 use crate::place::{Memory, Place};
 use crate::problem::{Problem, Residency};
@@ -15,53 +13,14 @@ pub enum Basis {
     Below,
     /// Above the largest measurement, whose rate is used.
     Beyond,
+    /// Measurements of the class with another precision of products.
+    OtherPrecision,
     /// Measurements of another shape kind of the same operation.
     Related,
     /// The formula with the constants of the placement.
     Formula,
     /// A graph: the sum over its operations.
     Sum,
-}
-
-/// Times of a class as a function of work, for all placements at once.
-///
-/// Between two measured amounts of work, time is interpolated linearly. That is exact for work within one level of the
-/// memory, where time is `c0 + work / rate`. Below the first measurement its time is used, because the remaining time
-/// is `c0`; beyond the last measurement time grows in proportion to the work, at the last rate.
-pub(crate) struct Segment<'a> {
-    lower: &'a [f64],
-    upper: &'a [f64],
-    fraction: f64,
-    factor: f64,
-    pub(crate) basis: Basis,
-}
-
-impl<'a> Segment<'a> {
-    /// The segment of the curve for an amount of work; `None` without measurements.
-    pub(crate) fn find(work: &[f64], seconds: &'a [Vec<f64>], at: f64) -> Option<Self> {
-        let first = seconds.first()?;
-        let last = seconds.last()?;
-        let above = work.iter().position(|&w| w > at);
-        Some(match above {
-            Some(0) => Self { lower: first, upper: first, fraction: 0.0, factor: 1.0, basis: Basis::Below },
-            Some(i) => {
-                let fraction = (at - work[i - 1]) / (work[i] - work[i - 1]);
-                let basis = Basis::Interpolated;
-                Self { lower: &seconds[i - 1], upper: &seconds[i], fraction, factor: 1.0, basis }
-            }
-            None => {
-                let end = work.last().copied().unwrap_or(at).max(f64::MIN_POSITIVE);
-                let basis = if at > end { Basis::Beyond } else { Basis::Interpolated };
-                Self { lower: last, upper: last, fraction: 0.0, factor: at.max(end) / end, basis }
-            }
-        })
-    }
-
-    pub(crate) fn seconds(&self, place: usize) -> f64 {
-        let (lower, upper) = (self.lower.get(place), self.upper.get(place));
-        let (Some(lower), Some(upper)) = (lower, upper) else { return f64::INFINITY };
-        (lower + self.fraction * (upper - lower)) * self.factor
-    }
 }
 
 /// The cost of a problem on placements in addition to its operations: launch, compilation, and transfers of operands
@@ -76,7 +35,7 @@ pub(crate) struct Edges<'a> {
 
 impl<'a> Edges<'a> {
     pub(crate) fn new(links: &'a [Option<Link>], problem: &'a Problem, residency: &'a Residency) -> Self {
-        let on_host = residency.is_on_host().then(|| total_bytes(problem.operands()));
+        let on_host = residency.is_on_host().then(|| problem.operand_bytes());
         Self { links, problem, residency, on_host }
     }
 

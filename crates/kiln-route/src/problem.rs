@@ -52,6 +52,8 @@ pub struct Problem {
     operands: [u64; 5],
     more_operands: Vec<u64>,
     operand_count: usize,
+    /// Bytes of all operands.
+    operand_bytes: u64,
     result_bytes: u64,
     is_call: bool,
 }
@@ -78,12 +80,14 @@ impl Problem {
         }
         let more_operands = inputs.iter().skip(operands.len()).map(|ty| ty.bytes() as u64).collect();
         let operand_count = inputs.len();
+        let operand_bytes = total_bytes(inputs.iter().map(|ty| ty.bytes() as u64));
         Self {
             first: Some(task),
             rest: Vec::new(),
             operands,
             more_operands,
             operand_count,
+            operand_bytes,
             result_bytes,
             is_call: true,
         }
@@ -102,6 +106,7 @@ impl Problem {
             operands: [0; 5],
             more_operands: Vec::new(),
             operand_count: 0,
+            operand_bytes: 0,
             result_bytes: 0,
             is_call: false,
         };
@@ -133,6 +138,7 @@ impl Problem {
                 seen.insert(id, (graph.ty(id)?.bytes() as u64, false));
             }
         }
+        problem.operand_bytes = total_bytes(problem.operands());
         problem.result_bytes = total_bytes(seen.values().filter(|(_, read)| !read).map(|&(bytes, _)| bytes));
         Ok(problem)
     }
@@ -200,6 +206,7 @@ impl Problem {
             operands,
             more_operands: bytes.iter().skip(operands.len()).copied().collect(),
             operand_count: bytes.len(),
+            operand_bytes: total_bytes(bytes.iter().copied()),
             result_bytes,
             is_call: false,
         }
@@ -213,6 +220,11 @@ impl Problem {
     pub(crate) fn operands(&self) -> impl Iterator<Item = u64> + '_ {
         let inline = self.operand_count.min(self.operands.len());
         self.operands[..inline].iter().chain(&self.more_operands).copied()
+    }
+
+    /// Bytes of all operands.
+    pub(crate) fn operand_bytes(&self) -> u64 {
+        self.operand_bytes
     }
 
     /// Its operation if it is a single call, not the steps of a graph.
@@ -357,6 +369,11 @@ impl Residency {
 
     pub(crate) fn is_cold(&self, place: usize) -> bool {
         bit(place).is_some_and(|bit| self.cold & bit != 0)
+    }
+
+    /// Whether this is [`Residency::host`].
+    pub(crate) fn is_plain(&self) -> bool {
+        self.cold | self.barred == 0 && self.is_on_host()
     }
 
     pub(crate) fn is_barred(&self, place: usize) -> bool {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kiln_ir::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::history::Observed;
@@ -10,7 +11,7 @@ use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
-pub const PROFILE_VERSION: u32 = 6;
+pub const PROFILE_VERSION: u32 = 7;
 
 /// Maximum size of a profile that kiln writes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -100,10 +101,38 @@ pub struct Calibrated {
     pub op: String,
     /// The kind of shape.
     pub shape: String,
+    /// The precision of a product; that of the contract for other operations.
+    #[serde(default, with = "precision", skip_serializing_if = "precision::is_contract")]
+    pub precision: Precision,
     /// Amounts of work, ascending: the larger of flops and bytes.
     pub work: Vec<f64>,
     /// Seconds for each amount of work, on each place in the order of the places.
     pub seconds: Vec<Vec<f64>>,
+}
+
+impl Calibrated {
+    /// What it is known by. The precision by its position: precisions have no order.
+    fn key(&self) -> (&str, &str, Option<usize>) {
+        (&self.op, &self.shape, Precision::ALL.iter().position(|&precision| precision == self.precision))
+    }
+}
+
+/// The precision of a class as text, which is left out for the contract.
+mod precision {
+    use kiln_ir::Precision;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn is_contract(precision: &Precision) -> bool {
+        *precision == Precision::Contract
+    }
+
+    pub(super) fn serialize<S: Serializer>(precision: &Precision, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(precision.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Precision, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// What graphs cost on the host beside their operations. The curves of classes are measured by operations that are repeated: their
@@ -254,7 +283,7 @@ impl Profile {
     /// [`ProfileProblem::Corrupt`] when amounts of work do not ascend, times are not positive, or their number is not
     /// that of the places.
     pub fn with_classes(mut self, classes: Vec<Calibrated>) -> Result<Self, ProfileProblem> {
-        self.classes.retain(|old| !classes.iter().any(|new| (&new.op, &new.shape) == (&old.op, &old.shape)));
+        self.classes.retain(|old| !classes.iter().any(|new| new.key() == old.key()));
         self.classes.extend(classes);
         self.checked()
     }
@@ -353,19 +382,6 @@ impl Profile {
         &self.links
     }
 
-    /// The measurements of a class, or those of another shape kind of its operation.
-    pub(crate) fn find(&self, op: &str, shape: &str) -> Option<(&Calibrated, bool)> {
-        let key = |class: &Calibrated| class.op.as_str().cmp(op).then_with(|| class.shape.as_str().cmp(shape));
-        match self.classes.binary_search_by(key) {
-            Ok(i) => Some((&self.classes[i], true)),
-            // The shape kinds of an operation are adjacent: if there are any, one is next to where this one would be.
-            Err(i) => {
-                let first = self.classes[..i].partition_point(|class| class.op.as_str() < op);
-                self.classes.get(first).filter(|class| class.op == op).map(|class| (class, false))
-            }
-        }
-    }
-
     /// The profile as JSON.
     pub fn to_json(&self) -> String {
         // Cannot fail: numbers are finite and keys are strings.
@@ -443,7 +459,7 @@ impl Profile {
     }
 
     fn checked(mut self) -> Result<Self, ProfileProblem> {
-        self.classes.sort_by(|a, b| (&a.op, &a.shape).cmp(&(&b.op, &b.shape)));
+        self.classes.sort_by(|a, b| a.key().cmp(&b.key()));
         let levels = self.places.iter_mut().flat_map(|place| &mut place.roofline.levels);
         levels.for_each(|(capacity, _)| *capacity = (*capacity).min(MOST_BYTES));
         self.check().map_err(ProfileProblem::Corrupt)?;
@@ -513,7 +529,7 @@ impl Profile {
                 seconds.iter().try_for_each(|&s| positive(&name, s))?;
             }
         }
-        if self.classes.windows(2).any(|w| (&w[0].op, &w[0].shape) == (&w[1].op, &w[1].shape)) {
+        if self.classes.windows(2).any(|w| w[0].key() == w[1].key()) {
             return Err("a class is listed twice".to_owned());
         }
         for entry in &self.observed {

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use kiln_ir::{Error, Result};
+use kiln_ir::{Error, Precision, Result};
 
 use crate::class::Class;
+use crate::curves::{Curves, NO_PLACE, Times};
 use crate::history::{History, Observed};
-use crate::model::{Basis, Edges, Segment};
+use crate::link::{Lines, Link};
+use crate::model::{Basis, Edges};
 use crate::place::{MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
-use crate::profile::{Calibrated, Machine, Profile};
+use crate::profile::{Machine, Profile};
 use crate::units::{Seconds, ThreeDigits};
 
 /// Placements whose predicted times differ by less than this are equal. The one with the fewest threads is chosen:
@@ -22,7 +24,7 @@ pub(crate) const TIE: f64 = 0.03;
 /// [`FEWER`]. On many cores the same measurement varies between runs by as much as the last doubling of threads gains,
 /// because one late core delays all; so the profile's order of the two says little. Both constants were chosen by
 /// replaying recorded profiles (`tests/replay.rs` of kiln).
-const LONG: f64 = 20e-6;
+const LONG: f64 = 30e-6;
 
 /// See [`LONG`].
 const FEWER: f64 = 0.20;
@@ -46,32 +48,136 @@ const UNSURE: f64 = 0.10;
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets follow lesser ones in the profile, and a lesser one
 /// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. Of work
-/// shorter than 20 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
+/// shorter than 30 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
 /// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
-    /// What the predicted time of each placement is multiplied by before they are compared: above 1 if there is a counterpart with a
-    /// better instruction set.
-    weights: [f64; MAX_PLACES],
-    classes: ClassTable,
+    ranks: Ranks,
+    curves: Curves,
+    /// How the operands of products are read.
+    precision: Precision,
+    /// Seconds to start work on each placement on the host; zero on others.
+    launch: Times,
+    devices: Vec<Device>,
     forced: Option<usize>,
     history: Option<Mutex<History>>,
+}
+
+/// How placements compare with one another, whatever the problem.
+#[derive(Debug)]
+struct Ranks {
+    /// What the predicted time of each placement is multiplied by before they are compared: above 1 if there is a counterpart with a
+    /// better instruction set, and infinite beyond the last placement.
+    weights: Times,
+    /// The order of the placements by number of threads, and by position among equals.
+    by_threads: [u8; MAX_PLACES],
+    /// The same for descending numbers of threads.
+    by_fewer: [u8; MAX_PLACES],
+    /// The placements on the host, a bit each.
+    on_host: u32,
+}
+
+impl Ranks {
+    fn new(places: &[Place]) -> Self {
+        let mut ranks = Self {
+            weights: [f64::INFINITY; MAX_PLACES],
+            by_threads: [0; MAX_PLACES],
+            by_fewer: [0; MAX_PLACES],
+            on_host: 0,
+        };
+        for (i, place) in places.iter().enumerate().take(MAX_PLACES) {
+            let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
+            ranks.weights[i] = if places[i + 1..].iter().any(better) { 1.0 + CLEAR } else { 1.0 };
+            let count = |before: &dyn Fn(usize) -> bool| {
+                let ahead = places
+                    .iter()
+                    .enumerate()
+                    .filter(|&(j, other)| before(other.threads) || other.threads == place.threads && j < i);
+                ahead.count() as u8
+            };
+            ranks.by_threads[i] = count(&|threads| threads < place.threads);
+            ranks.by_fewer[i] = count(&|threads| threads > place.threads);
+            ranks.on_host |= u32::from(place.memory == Memory::HOST) << i;
+        }
+        ranks
+    }
+
+    /// See [`Router::least`]. Without branches where the order of the places decides, because that differs from problem to problem.
+    fn least(&self, seconds: &Times) -> usize {
+        const LANES: usize = 4;
+        let weighed: Times = std::array::from_fn(|i| seconds[i] * self.weights[i]);
+        let mut lanes = [f64::INFINITY; LANES];
+        let (chunks, _) = weighed.as_chunks::<LANES>();
+        for chunk in chunks {
+            lanes = std::array::from_fn(|lane| if chunk[lane] < lanes[lane] { chunk[lane] } else { lanes[lane] });
+        }
+        let least = lanes.iter().copied().fold(f64::INFINITY, f64::min);
+        let within = |limit: f64| {
+            let bits = weighed.iter().enumerate().map(|(i, &seconds)| u32::from(seconds <= limit) << i);
+            bits.fold(0, |set, bit| set | bit)
+        };
+        let near = within(least * (1.0 + FEWER));
+        let bits = |mut set: u32| {
+            std::iter::from_fn(move || {
+                let i = (set != 0).then(|| set.trailing_zeros() as usize)?;
+                set &= set - 1;
+                Some(i)
+            })
+        };
+        let fastest = bits(near).find(|&i| weighed[i] <= least).unwrap_or(0);
+        // Long work on the CPU takes the most threads of those that are nearly as fast, other work the fewest.
+        let is_shared = least > LONG && self.on_host >> fastest & 1 == 1;
+        let most_of = |set: u32, ranks: &[u8; MAX_PLACES]| {
+            bits(set).fold(fastest, |chosen, i| if ranks[i] > ranks[chosen] { i } else { chosen })
+        };
+        match is_shared {
+            true => most_of(near & self.on_host, &self.by_threads),
+            false => {
+                let limit = least * (1.0 + TIE);
+                bits(near)
+                    .filter(|&i| weighed[i] <= limit)
+                    .fold(fastest, |chosen, i| if self.by_fewer[i] > self.by_fewer[chosen] { i } else { chosen })
+            }
+        }
+    }
+}
+
+/// A placement beside the host, as calls on host memory use it.
+#[derive(Debug)]
+struct Device {
+    place: usize,
+    launch: f64,
+    /// Upload and download of calls; `None` if the profile has no link, or one of too many sizes.
+    call: Option<[Lines; 2]>,
+}
+
+impl Device {
+    fn new(profile: &Profile, place: usize) -> Option<Self> {
+        let Place { memory, launch, .. } = profile.places()[place];
+        let link = || profile.links().get(memory.index()).and_then(Option::as_ref);
+        let lines = |link: &Link| Some([Lines::of(&link.call.upload)?, Lines::of(&link.call.download)?]);
+        (memory != Memory::HOST).then(|| Self { place, launch, call: link().and_then(lines) })
+    }
 }
 
 impl Router {
     /// Decides by this profile.
     pub fn new(profile: Profile) -> Self {
-        let mut weights = [1.0; MAX_PLACES];
         let places = profile.places();
-        for (i, place) in places.iter().enumerate() {
-            let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
-            if places[i + 1..].iter().any(better) {
-                weights[i] = 1.0 + CLEAR;
-            }
-        }
-        let classes = ClassTable::new(profile.classes());
-        Self { profile, weights, classes, forced: None, history: None }
+        let mut launch = [0.0; MAX_PLACES];
+        let on_host = places.iter().map(|place| if place.memory == Memory::HOST { place.launch } else { 0.0 });
+        launch.iter_mut().zip(on_host).for_each(|(launch, seconds)| *launch = seconds);
+        let devices = (0..places.len()).filter_map(|place| Device::new(&profile, place)).collect();
+        let (ranks, curves) = (Ranks::new(places), Curves::new(profile.classes()));
+        let precision = Precision::Contract;
+        Self { profile, ranks, curves, precision, launch, devices, forced: None, history: None }
+    }
+
+    /// Predicts products as devices compute them with this precision.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Sends everything to the place at this position.
@@ -133,100 +239,93 @@ impl Router {
     pub fn decide(&self, problem: &Problem, residency: &Residency) -> Decision<'_> {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
         let history = history.as_deref().filter(|history| !history.is_empty());
-        let (mut seconds, basis) = self.predict(problem, residency, history);
+        let (class, work) = (problem.class(), problem.work());
+        let (seconds, basis) = ([NO_PLACE; MAX_PLACES], Basis::Sum);
+        let mut decision = Decision { router: self, seconds, chosen: 0, class, work, basis };
+        let seconds = &mut decision.seconds;
+        decision.basis = self.predict(problem, residency, history, seconds);
         // Observations of a call include its transfers.
         if let (Some(history), Some(task)) = (history, problem.call()) {
             for (i, seconds) in seconds.iter_mut().enumerate().take(self.places().len()) {
                 *seconds *= history.correction(task.class, task.work(), i).unwrap_or(1.0);
             }
         }
-        let chosen = self.forced.unwrap_or_else(|| self.least(&seconds));
-        Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
+        decision.chosen = self.forced.unwrap_or_else(|| self.least(seconds));
+        decision
     }
 
     /// The placement with the least time, where a lesser instruction set, and for long work fewer threads, must be
     /// clearly faster; of equals the last.
-    pub(crate) fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
-        let places = self.places();
-        let mut weighed = [f64::INFINITY; MAX_PLACES];
-        let (mut best, mut least) = (0, f64::INFINITY);
-        for (i, weighed) in weighed.iter_mut().enumerate().take(places.len()) {
-            *weighed = seconds[i] * self.weights[i];
-            if *weighed < least {
-                (best, least) = (i, *weighed);
-            }
-        }
-        // Long work on the CPU takes the most threads of those that are nearly as fast, other work the fewest.
-        let shared = least > LONG && places[best].memory == Memory::HOST;
-        let limit = least * (1.0 + if shared { FEWER } else { TIE });
-        let mut chosen = best;
-        for (i, place) in places.iter().enumerate() {
-            let (threads, of_chosen) = (place.threads, places[chosen].threads);
-            let preferred = if shared { threads >= of_chosen } else { threads <= of_chosen };
-            if weighed[i] <= limit && preferred && (!shared || place.memory == Memory::HOST) {
-                chosen = i;
-            }
-        }
-        chosen
+    pub(crate) fn least(&self, seconds: &Times) -> usize {
+        self.ranks.least(seconds)
     }
 
-    /// Seconds that a problem takes on each placement, with observed corrections for graphs and without them for calls.
+    /// Sets the seconds that a problem takes on each placement, with observed corrections for graphs and without them for calls.
     fn predict(
         &self,
         problem: &Problem,
         residency: &Residency,
         history: Option<&History>,
-    ) -> ([f64; MAX_PLACES], Basis) {
-        let (mut seconds, basis) = self.compute(problem, history);
+        seconds: &mut Times,
+    ) -> Basis {
+        let basis = self.compute(problem, history, seconds);
         let edges = Edges::new(self.profile.links(), problem, residency);
-        for (i, (seconds, place)) in seconds.iter_mut().zip(self.places()).enumerate() {
-            *seconds += edges.of(i, place);
+        let places = self.places();
+        if problem.is_call() && residency.is_plain() {
+            seconds.iter_mut().zip(&self.launch).for_each(|(seconds, launch)| *seconds += launch);
+            let [up, down] = [problem.operand_bytes(), problem.result_bytes()].map(|bytes| bytes as f64);
+            for Device { place, launch, call } in &self.devices {
+                seconds[*place] += match call {
+                    Some([upload, download]) => launch + upload.seconds(up) + download.seconds(down),
+                    None => edges.of(*place, &places[*place]),
+                };
+            }
+        } else {
+            for (i, (seconds, place)) in seconds.iter_mut().zip(places).enumerate() {
+                *seconds += edges.of(i, place);
+            }
         }
-        (seconds, basis)
+        basis
     }
 
-    /// Seconds that the operations of a problem take on each placement, without launch and transfers.
-    fn compute(&self, problem: &Problem, history: Option<&History>) -> ([f64; MAX_PLACES], Basis) {
-        let mut sum = [0.0; MAX_PLACES];
+    /// Sets the seconds that the operations of a problem take on each placement, without launch and transfers.
+    fn compute(&self, problem: &Problem, history: Option<&History>, seconds: &mut Times) -> Basis {
         if let Some(task) = problem.call() {
-            let basis = self.add(task, None, &mut sum);
-            return (sum, basis);
+            return self.operation(task, None, seconds);
         }
-        let mut basis = Basis::Sum;
+        let places = self.places();
+        seconds[..places.len()].fill(0.0);
+        let (mut own, mut basis) = ([NO_PLACE; MAX_PLACES], Basis::Sum);
         for task in problem.tasks() {
-            let mut own = [0.0; MAX_PLACES];
-            basis = self.add(task, history, &mut own);
-            for ((sum, own), place) in sum.iter_mut().zip(own).zip(self.places()) {
+            basis = self.operation(task, history, &mut own);
+            for ((sum, own), place) in seconds.iter_mut().zip(&own).zip(places) {
                 *sum += own + place.queued;
             }
         }
-        (sum, if problem.len() == 1 { basis } else { Basis::Sum })
+        if problem.len() == 1 { basis } else { Basis::Sum }
     }
 
-    /// Adds the seconds of an operation on each placement.
-    fn add(&self, task: &Task, history: Option<&History>, sum: &mut [f64; MAX_PLACES]) -> Basis {
+    /// Sets the seconds of an operation on each placement.
+    fn operation(&self, task: &Task, history: Option<&History>, seconds: &mut Times) -> Basis {
         let work = task.work();
-        let found = self.classes.find(self.profile.classes(), &task.class).map(|class| (class, true));
-        let measured = found.or_else(|| self.profile.find(task.class.op, task.class.shape));
-        let segment = measured.and_then(|(class, _)| Segment::find(&class.work, &class.seconds, work));
-        for (i, (sum, place)) in sum.iter_mut().zip(self.places()).enumerate() {
-            let own = segment.as_ref().map_or_else(|| place.roofline.seconds(&task.cost), |segment| segment.seconds(i));
-            let correction = history.and_then(|history| history.correction(task.class, work, i));
-            *sum += own * correction.unwrap_or(1.0);
+        let basis = self.curves.find(&task.class, self.precision, work, seconds).unwrap_or_else(|| {
+            let known = self.places().iter().map(|place| place.roofline.seconds(&task.cost));
+            seconds.iter_mut().zip(known).for_each(|(seconds, known)| *seconds = known);
+            Basis::Formula
+        });
+        if let Some(history) = history {
+            for (i, seconds) in seconds.iter_mut().enumerate().take(self.places().len()) {
+                *seconds *= history.correction(task.class, work, i).unwrap_or(1.0);
+            }
         }
-        match (&segment, measured) {
-            (None, _) => Basis::Formula,
-            (Some(_), Some((_, false))) => Basis::Related,
-            (Some(segment), _) => segment.basis,
-        }
+        basis
     }
 
     /// Seconds that an operation of a graph takes on each placement after other operations.
-    pub(crate) fn task_seconds(&self, task: &Task) -> [f64; MAX_PLACES] {
+    pub(crate) fn task_seconds(&self, task: &Task) -> Times {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
-        let history = history.as_deref().filter(|history| !history.is_empty());
-        let mut seconds = [0.0; MAX_PLACES];
-        self.add(task, history, &mut seconds);
+        let mut seconds = [NO_PLACE; MAX_PLACES];
+        self.operation(task, history.as_deref().filter(|history| !history.is_empty()), &mut seconds);
         for (seconds, place) in seconds.iter_mut().zip(self.places()) {
             *seconds += place.queued;
         }
@@ -240,78 +339,10 @@ impl Router {
             return;
         }
         // Relative to the prediction without corrections, so that corrections do not compound.
-        let (predicted, _) = self.predict(problem, residency, None);
+        let mut predicted = [NO_PLACE; MAX_PLACES];
+        self.predict(problem, residency, None, &mut predicted);
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
         history.observe(task.class, task.work(), place, predicted[place], observed);
-    }
-}
-
-/// Positions of the classes of a profile by a hash of their names: a decision finds its class with one comparison.
-#[derive(Debug)]
-struct ClassTable {
-    slots: Vec<u16>,
-    /// The names of each class.
-    names: Vec<[Name; 2]>,
-}
-
-/// The first eight bytes of a name, the last eight, and its length: all of a name of up to 16 bytes. Comparing these takes a fifth of
-/// the time of comparing strings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Name {
-    first: u64,
-    last: u64,
-    len: usize,
-}
-
-impl Name {
-    const WHOLE: usize = 16;
-
-    fn new(name: &str) -> Self {
-        let name = name.as_bytes();
-        let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
-            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-            _ => (name.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)), 0),
-        };
-        Self { first, last, len: name.len() }
-    }
-
-    fn hash(names: [Self; 2]) -> usize {
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let [op, shape] =
-            names.map(|name| (name.first ^ name.last.rotate_left(32) ^ name.len as u64).wrapping_mul(FACTOR));
-        ((op.rotate_left(32) ^ shape).wrapping_mul(FACTOR) >> 32) as usize
-    }
-}
-
-impl ClassTable {
-    const EMPTY: u16 = u16::MAX;
-
-    fn new(classes: &[Calibrated]) -> Self {
-        let size = (2 * classes.len() + 1).next_power_of_two();
-        let names = classes.iter().map(|class| [&class.op, &class.shape].map(|name| Name::new(name))).collect();
-        let mut table = Self { slots: vec![Self::EMPTY; size], names };
-        for (position, &names) in table.names.iter().enumerate().take(usize::from(Self::EMPTY)) {
-            let mut slot = Name::hash(names) & (size - 1);
-            while table.slots[slot] != Self::EMPTY {
-                slot = (slot + 1) & (size - 1);
-            }
-            table.slots[slot] = position as u16;
-        }
-        table
-    }
-
-    fn find<'a>(&self, classes: &'a [Calibrated], class: &Class) -> Option<&'a Calibrated> {
-        let names = [class.op, class.shape].map(Name::new);
-        let mut slot = Name::hash(names) & (self.slots.len() - 1);
-        loop {
-            let position = usize::from(self.slots[slot]);
-            let (candidate, known) = (classes.get(position)?, self.names.get(position)?);
-            let whole = class.op.len().max(class.shape.len()) <= Name::WHOLE;
-            if *known == names && (whole || candidate.op == class.op && candidate.shape == class.shape) {
-                return Some(candidate);
-            }
-            slot = (slot + 1) & (self.slots.len() - 1);
-        }
     }
 }
 
@@ -445,6 +476,9 @@ impl fmt::Display for Why<'_> {
             Basis::Interpolated => write!(f, "; interpolated between measurements of {class}"),
             Basis::Below => write!(f, "; {class} was measured from larger sizes on, its least time is taken"),
             Basis::Beyond => write!(f, "; {class} was measured up to smaller sizes, its last rate is taken"),
+            Basis::OtherPrecision => {
+                write!(f, "; {class} was not measured with this precision, its times with another are taken")
+            }
             Basis::Related => write!(f, "; {class} was not measured, another kind of shape of it was"),
             Basis::Formula => write!(f, "; {class} was not measured, bandwidth and peak of each place are taken"),
             Basis::Sum => write!(f, "; the sum over its operations"),

@@ -4,9 +4,9 @@ mod common;
 
 use common::*;
 use kiln_ir::graph::Graph;
-use kiln_ir::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Transpose};
-use kiln_ir::{Record, TensorType};
-use kiln_route::{Basis, Explanation, Link, Problem, Profile, Residency, Router};
+use kiln_ir::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Softmax, Transpose};
+use kiln_ir::{Precision, Record, TensorType};
+use kiln_route::{Basis, Calibrated, Explanation, Link, Problem, Profile, Residency, Router};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -130,6 +130,50 @@ fn measured_times_are_interpolated_on_lines_and_continued_at_the_last_rate() {
     assert!((beyond / 2050e-6 - 1.0).abs() < 1e-12 && basis == Basis::Beyond, "{beyond}");
     assert_eq!(chosen(&router, &addition(10_000), &Residency::host()), "avx512 x1");
     assert_eq!(chosen(&router, &addition(1_000_000), &Residency::host()), "avx512 x2");
+}
+
+#[test]
+fn products_are_predicted_with_the_precision_of_the_engine() {
+    let curve = |op: &str, precision: Precision, seconds: f64| Calibrated {
+        precision,
+        ..calibrated(op, "", &[(2e6, [seconds; 4]), (2e9, [1000.0 * seconds; 4])])
+    };
+    let product = problem(Matmul::default(), &[&[100, 100], &[100, 100]]);
+    let router = |curves: Vec<Calibrated>, precision: Precision| {
+        let profile = Profile::new(machine(), cpu_places()).unwrap().with_classes(curves).unwrap();
+        Router::new(profile).with_precision(precision)
+    };
+    let predicted = |router: &Router, problem: &Problem| {
+        let decision = router.decide(problem, &Residency::host());
+        (decision.seconds(), decision.basis())
+    };
+    let both = || vec![curve("matmul", Precision::Contract, 4e-6), curve("matmul", Precision::Int8, 1e-6)];
+    assert_eq!(predicted(&router(both(), Precision::Contract), &product), (4e-6, Basis::Interpolated));
+    assert_eq!(predicted(&router(both(), Precision::Int8), &product), (1e-6, Basis::Interpolated));
+    // What was not measured with one precision has the times of another, and says so.
+    assert_eq!(predicted(&router(both(), Precision::Bf16), &product), (4e-6, Basis::OtherPrecision));
+    let rounded = router(vec![curve("matmul", Precision::Int8, 1e-6)], Precision::Contract);
+    assert_eq!(predicted(&rounded, &product), (1e-6, Basis::OtherPrecision));
+    let why = rounded.decide(&product, &Residency::host()).why().to_string();
+    assert!(why.contains("matmul was not measured with this precision"), "{why}");
+    // Other operations are never rounded.
+    let softmax = vec![curve("softmax", Precision::Contract, 2e-6)];
+    let rows = problem(Softmax, &[&[500, 500]]);
+    let (_, basis) = predicted(&router(softmax, Precision::Int8), &rows);
+    assert_eq!(basis, Basis::Interpolated);
+}
+
+#[test]
+fn classes_are_found_by_all_of_their_names() {
+    // Some names are longer than 16 bytes and have equal ends.
+    let curve = |shape: &str, seconds: f64| calibrated("softmax", shape, &[(1e3, [seconds; 4]), (1e9, [seconds; 4])]);
+    let names = ["", "one row", "short rows", "a long name 1 that ends", "a long name 2 that ends"];
+    let curves = names.iter().enumerate().map(|(i, name)| curve(name, 1e-6 * (i + 1) as f64)).collect();
+    let router = Router::new(Profile::new(machine(), cpu_places()).unwrap().with_classes(curves).unwrap());
+    for (rows, columns, seconds) in [(100, 100, 1e-6), (1, 10_000, 2e-6), (1000, 20, 3e-6)] {
+        let decision = router.decide(&problem(Softmax, &[&[rows, columns]]), &Residency::host());
+        assert_eq!((decision.seconds(), decision.basis()), (seconds, Basis::Interpolated), "{rows} x {columns}");
+    }
 }
 
 #[test]

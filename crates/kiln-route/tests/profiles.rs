@@ -1,5 +1,6 @@
 //! Profiles on disk: round trips, and everything that can be wrong with one.
 
+use kiln_ir::Precision;
 use kiln_route::{
     Backend, Calibrated, Cpus, Link, Machine, Memory, PROFILE_VERSION, Place, Profile, ProfileProblem, Roofline,
 };
@@ -13,6 +14,7 @@ fn machine() -> Machine {
 fn profile() -> Profile {
     let places = vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1), Place::cpu("avx2 x2", Backend::Simd, 8, 2)];
     let class = |op: &str, shape: &str| Calibrated {
+        precision: Precision::Contract,
         op: op.into(),
         shape: shape.into(),
         work: vec![10.0, 100.0],
@@ -299,6 +301,26 @@ fn places_are_checked_where_a_profile_is_made() {
 }
 
 #[test]
+fn a_product_has_times_for_each_precision() {
+    let class = |precision: Precision| Calibrated {
+        precision,
+        op: "matmul".into(),
+        shape: String::new(),
+        work: vec![10.0],
+        seconds: vec![vec![1e-7, 2e-7]],
+    };
+    let [contract, rounded] = [Precision::Contract, Precision::Int8].map(class);
+    let both = profile().with_classes(vec![rounded.clone(), contract.clone()]).unwrap();
+    let text = both.to_json();
+    assert_eq!(Profile::from_json(&text, &machine()).unwrap(), both);
+    // The contract is not written, so that profiles without lower precisions stay as they are.
+    assert!(text.contains(r#""precision":"int8""#) && !text.contains("contract"), "{text}");
+    let unknown = text.replace("int8", "int3");
+    assert!(matches!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::Corrupt(_))));
+    assert!(profile().with_classes(vec![rounded.clone(), rounded]).is_err(), "twice the same");
+}
+
+#[test]
 fn restricting_keeps_the_times_of_what_stays() {
     let one = profile().restricted(|place| place.threads == 2).unwrap();
     assert_eq!(one.places().len(), 1);
@@ -324,6 +346,7 @@ fn threads_that_write_at_once_leave_a_whole_profile() {
 fn a_number_of_threads_between_two_that_were_measured_has_times_between_theirs() {
     let place = |threads: usize| Place::cpu(format!("avx2 x{threads}"), Backend::Simd, 8, threads);
     let class = Calibrated {
+        precision: Precision::Contract,
         op: "sum".into(),
         shape: String::new(),
         work: vec![10.0, 100.0],

@@ -227,6 +227,19 @@ fn blocks_that_do_not_fit_are_errors() {
 }
 
 #[test]
+fn large_blocks_are_decoded_alike_on_any_number_of_threads() {
+    let simd = Simd::new().unwrap();
+    // More than one thread decodes alone, and a last part that is not full.
+    let values: Vec<f32> = (0..9 * 16_384 + 512).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+    for format in [QuantFormat::Q8_0, QuantFormat::Q4K] {
+        let blocks = simd.quantize(&values, 256, format).unwrap();
+        let one = simd.with_threads(1).dequantize(&blocks, format).unwrap();
+        assert_eq!(one.len(), values.len());
+        assert_eq!(simd.with_threads(4).dequantize(&blocks, format).unwrap(), one, "{format:?}");
+    }
+}
+
+#[test]
 fn quantised_products_are_the_same_bits_on_every_instruction_set_and_in_every_batch() {
     let mut random = Random::new(3);
     // Rows alone, and in tiles of every size; panels that are not full; rows of blocks of 32 that end within a run of eight.

@@ -247,6 +247,22 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_for_measurements_joins_no_dispatches() {
+        let mut graph = Graph::new();
+        let ty = TensorType::f32(Shape::new(&[3, 100]).unwrap());
+        let wanted = [0; 5].map(|_| {
+            let x = graph.input(ty);
+            graph.record(Softmax, &[x]).unwrap()
+        });
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false, precision: Precision::Contract };
+        let joined = Plan::<crate::GpuDevice>::new(&graph, &wanted, &target).unwrap();
+        assert!(joined.steps.len() < 5, "{}", joined.steps.len());
+        let plan = Plan::<crate::GpuDevice>::one_by_one(&graph, &wanted, &target).unwrap();
+        assert_eq!(plan.steps.len(), 5);
+        assert!(plan.steps.iter().all(|step| matches!(step.code, Code::Kernel(..))));
+    }
+
+    #[test]
     fn attentions_with_the_same_positions_share_what_queries_see() {
         let mut graph = Graph::new();
         let rows = |dims: &[usize]| TensorType::f32(Shape::new(dims).unwrap());

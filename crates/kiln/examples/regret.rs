@@ -1,12 +1,13 @@
 //! Calibrates this machine in memory and prints what the decisions cost against the best place, measured:
 //! `cargo run --release --example regret`. `-- --worst 20` also prints the problems that cost most, `--every 10` judges every tenth
-//! problem alone, `--record FILE` keeps profile and times, to replay the decisions on another machine, and `--shared` also measures
-//! large operations that the CPU and a GPU may compute together.
+//! problem alone, `--only quant_matmul` those of one operation, `--record FILE` keeps profile and times, to replay the decisions on
+//! another machine, `--precision int8` rounds products, and `--shared` also measures large operations that the CPU and a GPU may
+//! compute together.
 
 use std::process::ExitCode;
 
 use kiln::regret::{GraphRow, Policy, evaluate, shared};
-use kiln::{Effort, Engine, Error, Result, grid};
+use kiln::{Effort, Engine, Error, Precision, Result, grid};
 
 fn main() -> ExitCode {
     match run() {
@@ -22,9 +23,13 @@ fn run() -> Result<()> {
     let value = |name: &str| std::env::args_os().skip_while(|argument| argument != name).nth(1);
     let number = |name: &str| value(name).and_then(|n| n.to_str()?.parse().ok());
     let (worst, every) = (number("--worst").unwrap_or(0), number("--every").unwrap_or(1).max(1));
-    let mut engine = Engine::builder().without_profile().build()?;
+    let (only, precision) = (value("--only"), value("--precision"));
+    let precision = precision.map_or(Ok(Precision::Contract), |name| name.to_string_lossy().parse())?;
+    let mut engine = Engine::builder().without_profile().precision(precision).build()?;
     println!("{}", engine.calibrate(Effort::Quick, &mut |_| ())?);
-    let problems: Vec<_> = grid::evaluation()?.into_iter().step_by(every).collect();
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let problems = grid::evaluation()?.into_iter().filter(|(probe, _)| wanted(probe.op.name()));
+    let problems: Vec<_> = problems.step_by(every).collect();
     let report = evaluate(&engine, &problems, Effort::Quick, &mut |_| ())?;
     println!("measured in {:.1} s\n{report}\n", report.took.as_secs_f64());
     if let Some(file) = value("--record") {

@@ -253,8 +253,9 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
         assert!(matches!(status, ProfileStatus::Ignored(ProfileProblem::Corrupt(_))), "{text:?}: {status:?}");
         assert_eq!(engine.add(&[1.0], &[2.0]).unwrap(), [3.0], "built-in constants decide");
     }
-    std::fs::write(&path, "{\"version\":7}").unwrap();
-    let problem = ProfileProblem::WrongVersion { found: 7 };
+    let found = PROFILE_VERSION + 1;
+    std::fs::write(&path, format!("{{\"version\":{found}}}")).unwrap();
+    let problem = ProfileProblem::WrongVersion { found };
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(problem));
 
     let engine = build();

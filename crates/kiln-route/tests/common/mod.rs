@@ -1,8 +1,8 @@
 //! Synthetic machines: places whose constants are written down instead of measured.
 #![allow(dead_code)] // each test file uses its part
 
-use kiln_ir::op::{Elementwise, Matmul};
-use kiln_ir::{Shape, TensorType};
+use kiln_ir::op::{Elementwise, Matmul, Op};
+use kiln_ir::{Precision, Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Machine, Memory, Place, Problem, Profile, Residency, Roofline, Router};
 
 pub(crate) const GPU: Memory = Memory::new(1);
@@ -48,6 +48,10 @@ pub(crate) fn ty(dims: &[usize]) -> TensorType {
     TensorType::f32(Shape::new(dims).unwrap())
 }
 
+pub(crate) fn problem(op: impl Into<Op>, inputs: &[&[usize]]) -> Problem {
+    Problem::new(&op.into(), &inputs.iter().map(|dims| ty(dims)).collect::<Vec<_>>()).unwrap()
+}
+
 pub(crate) fn square(n: usize) -> Problem {
     Problem::new(&Matmul::default().into(), &[ty(&[n, n]), ty(&[n, n])]).unwrap()
 }
@@ -62,6 +66,7 @@ pub(crate) fn chosen(router: &Router, problem: &Problem, residency: &Residency) 
 
 pub(crate) fn calibrated(op: &str, shape: &str, points: &[(f64, [f64; 4])]) -> Calibrated {
     Calibrated {
+        precision: Precision::Contract,
         op: op.into(),
         shape: shape.into(),
         work: points.iter().map(|p| p.0).collect(),

@@ -39,9 +39,9 @@ impl PlainKernel for Decode<'_> {
     }
 }
 
-/// Splits `n` blocks into parts of `part` and calls `run(first block, blocks)` for each.
-fn for_parts(simd: &Simd, n: usize, part: usize, run: impl Fn(usize, usize) + Sync) {
-    let threads = if n > part { simd.threads() } else { 1 };
+/// Splits `n` blocks into parts of `part` and calls `run(first block, blocks)` for each; on one thread up to `alone` blocks.
+fn for_parts(simd: &Simd, n: usize, part: usize, alone: usize, run: impl Fn(usize, usize) + Sync) {
+    let threads = if n > alone { simd.threads() } else { 1 };
     threads::for_each(n.div_ceil(part), threads, |i| run(i * part, part.min(n - i * part)));
 }
 
@@ -50,7 +50,7 @@ impl Execute for Quantize {
         let (x, out) = (f32s(inputs, 0), outputs[0].blocks());
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
         let out = Shared::new(out.as_mut_ptr());
-        for_parts(simd, x.len() / len, ENCODE_PART / len, |first, n| {
+        for_parts(simd, x.len() / len, ENCODE_PART / len, ENCODE_PART / len, |first, n| {
             // SAFETY: by the shape rule the output has as many blocks as the input; parts do not overlap.
             let blocks = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * bytes), n * bytes) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
@@ -67,7 +67,7 @@ impl Execute for Dequantize {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
         let n = out.len() / len;
         let out = Shared::new(out.as_mut_ptr());
-        for_parts(simd, n, DECODE_PART / len, |first, n| {
+        for_parts(simd, n, DECODE_PART / len, DECODE_ALONE / len, |first, n| {
             // SAFETY: by the shape rule the output has as many blocks as the input; parts do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * len), n * len) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
@@ -97,5 +97,9 @@ impl Execute for QuantMatmul {
 /// Elements that one thread quantises in about a tenth of a millisecond.
 const ENCODE_PART: usize = 8192;
 
-/// Elements that one thread dequantises in about thirty microseconds.
-const DECODE_PART: usize = 131_072;
+/// Elements that one thread dequantises in about four microseconds: while other threads wake up, the first one does not take so much that
+/// they wait for it in the end.
+const DECODE_PART: usize = 16_384;
+
+/// Elements that one thread dequantises in about thirty microseconds; starting others takes a few.
+const DECODE_ALONE: usize = 131_072;

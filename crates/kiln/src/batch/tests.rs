@@ -1,7 +1,7 @@
 //! Batches that run on several devices, with GPUs that tests script.
 
 use kiln_ir::graph::TensorId;
-use kiln_ir::{DType, Error, Record};
+use kiln_ir::{DType, Error, Precision, Record};
 use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
 use kiln_simd::Simd;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -38,6 +38,7 @@ impl Rig {
             });
         }
         let class = |op: &str, cpu: f64, gpus: [f64; 2]| Calibrated {
+            precision: Precision::Contract,
             op: op.into(),
             shape: String::new(),
             work: vec![1.0],

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kiln_ir::op::{
     Convolve2d, Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Padding, Reduce, Reduction, Softmax, Transpose,
 };
-use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Precision, Result, Shape, TensorType};
 use kiln_route::{Calibrated, Class, Link, Memory, Place, Problem, Profile};
 use kiln_simd::Simd;
 use web_time::Instant;
@@ -40,6 +40,8 @@ struct Curve {
     /// Seconds of the first points on the CPU placements, if they were measured before everything else.
     ahead: Vec<Vec<f64>>,
     measured: Calibrated,
+    /// Whether the engine's precision applies to it.
+    is_rounded: bool,
     /// Whether the time does not suffice for more points.
     ended: bool,
 }
@@ -57,8 +59,9 @@ impl Curve {
             points.push((problem.work().max(1.0), Probe::new(op, inputs)?));
         }
         let (name, shape) = (class.op.to_owned(), class.shape.to_owned());
-        let measured = Calibrated { op: name, shape, work: Vec::new(), seconds: Vec::new() };
-        Ok(Self { points, ahead: Vec::new(), measured, ended: false })
+        let precision = Precision::Contract;
+        let measured = Calibrated { op: name, shape, precision, work: Vec::new(), seconds: Vec::new() };
+        Ok(Self { points, ahead: Vec::new(), measured, is_rounded: class.is_rounded(), ended: false })
     }
 
     /// Whether the constants of placements are fitted from it.
@@ -92,12 +95,12 @@ impl Forecast {
 }
 
 /// The classes to measure; each family is measured by one representative member.
-fn curves() -> Result<Vec<Curve>> {
+fn curves(precision: Precision) -> Result<Vec<Curve>> {
     let flat: [&[&[usize]]; 5] = [&[&[1 << 8]], &[&[1 << 12]], &[&[1 << 15]], &[&[1 << 18]], &[&[1 << 20]]];
     let two: [&[&[usize]]; 4] =
         [&[&[1 << 8], &[1 << 8]], &[&[1 << 12], &[1 << 12]], &[&[1 << 16], &[1 << 16]], &[&[1 << 19], &[1 << 19]]];
     let rows: [&[&[usize]]; 3] = [&[&[8, 64]], &[&[64, 256]], &[&[512, 1024]]];
-    Ok(vec![
+    let mut curves = vec![
         Curve::new(Elementwise::scale(0.75), &flat)?,
         Curve::new(
             Matmul::default(),
@@ -130,7 +133,9 @@ fn curves() -> Result<Vec<Curve>> {
         )?,
         Curve::new(Transpose, &rows)?,
         Curve::new(Dot, &two)?,
-    ])
+    ];
+    curves.iter_mut().filter(|curve| curve.is_rounded).for_each(|curve| curve.measured.precision = precision);
+    Ok(curves)
 }
 
 /// Minimum seconds of a sample with this clock.
@@ -231,7 +236,7 @@ async fn pause() {
 pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile> {
     let (start, within) = (Instant::now(), within.as_secs_f64());
     let sample = sample();
-    let mut curves = curves()?;
+    let mut curves = curves(engine.precision())?;
     let largest = curves.iter().flat_map(|curve| &curve.points).flat_map(|(_, probe)| &probe.inputs);
     let largest = largest.map(|ty| ty.shape.numel()).max().unwrap_or(0);
     // Values between one half and two: valid for roots and logarithms, and products of many stay in range.

@@ -30,6 +30,8 @@ pub(super) fn fitted(places: &[Place], calibrated: &[Calibrated]) -> Vec<Place> 
 
 #[cfg(test)]
 mod tests {
+    use kiln_ir::Precision;
+
     use super::*;
     use crate::calibrate::tests::places;
 
@@ -41,6 +43,7 @@ mod tests {
         let curve = |op: &str, points: &[(f64, f64)]| Calibrated {
             op: op.to_owned(),
             shape: String::new(),
+            precision: Precision::Contract,
             work: points.iter().map(|p| p.0).collect(),
             seconds: points.iter().map(|p| vec![p.1; 3]).collect(),
         };

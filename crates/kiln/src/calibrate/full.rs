@@ -1,12 +1,12 @@
 //! The calibration: every class of the grid on every place.
 
-use kiln_ir::Result;
+use kiln_ir::{Precision, Result};
 use kiln_route::{Calibrated, Class, Place, Problem, Profile};
 use web_time::Instant;
 
 use super::fit::fitted;
 use super::grid::Probe;
-use super::measure::{Budget, Observed, Plan, Progress, SHARED, hopeless, survey};
+use super::measure::{Budget, Estimate, Observed, Plan, Progress, SHARED, hopeless, survey};
 use super::{CalibrationReport, Effort, gpu};
 use crate::gpus::{self, Gpu};
 use crate::{Absent, Engine};
@@ -20,10 +20,11 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
-    let plan = match effort {
-        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 20e-6, seconds: 0.005 }, seconds: 16.0 },
-        Effort::Thorough => Plan { budget: Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, seconds: 60.0 },
+    let (budget, seconds) = match effort {
+        Effort::Quick => (Budget { rounds: 8, sample: 20e-6, seconds: 0.005 }, 16.0),
+        Effort::Thorough => (Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, 60.0),
     };
+    let plan = Plan { budget, seconds, estimate: Estimate::Least };
     let mut points: Vec<(Class, f64, Probe)> = Vec::new();
     for probe in probes {
         let problem = Problem::new(&probe.op, &probe.inputs)?;
@@ -48,12 +49,13 @@ pub(crate) fn run(
     for ((class, work, _), observed) in points.iter().zip(observed) {
         if calibrated.last().is_none_or(|curve| (curve.op.as_str(), curve.shape.as_str()) != (class.op, class.shape)) {
             let (op, shape) = (class.op.to_owned(), class.shape.to_owned());
-            calibrated.push(Calibrated { op, shape, work: Vec::new(), seconds: Vec::new() });
+            let precision = if class.is_rounded() { engine.precision() } else { Precision::Contract };
+            calibrated.push(Calibrated { op, shape, precision, work: Vec::new(), seconds: Vec::new() });
         }
         if let Some(curve) = calibrated.last_mut() {
             curve.work.push(*work);
             let seconds = observed.seconds(places);
-            let disturbed = observed.is_disturbed(places);
+            let disturbed = observed.is_disturbed(places, observed.least());
             curve.seconds.push(if disturbed { with_fair_gains(seconds, places) } else { seconds });
         }
     }
@@ -181,7 +183,8 @@ mod tests {
         let work = vec![1.0, 2.0, 3.0, 4.0, 5.0];
         let times = [[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [4.0, 4.0, 4.0], [6.0, 6.0, 4.0], [9.0, 9.0, 9.0]];
         let seconds = times.iter().map(|t| t.to_vec()).collect();
-        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        let mut curve =
+            Calibrated { op: "add".into(), shape: String::new(), precision: Precision::Contract, work, seconds };
         without_dips(&mut curve, &places());
         let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
         // The third point is between speedups of 2 and 1.5; the fourth and last ones fall permanently.
@@ -193,7 +196,8 @@ mod tests {
     fn a_small_gain_on_short_work_is_none() {
         let seconds = vec![vec![2e-6, 1.1e-6, 1e-6], vec![4e-6, 4e-6, 2e-6], vec![40e-6, 22e-6, 20e-6]];
         let work = vec![1.0, 2.0, 3.0];
-        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        let mut curve =
+            Calibrated { op: "add".into(), shape: String::new(), precision: Precision::Contract, work, seconds };
         without_noise(&mut curve, &places());
         let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
         assert_eq!(spread, [1.1e-6, 2e-6, 20e-6], "the second gained much, the third lasts long");
@@ -204,7 +208,8 @@ mod tests {
         let seconds =
             vec![vec![8e-6, 8e-6, 8e-6], vec![50e-6, 40e-6, 41e-6], vec![90e-6, 60e-6, 30e-6], vec![9.0, 6.0, 7.0]];
         let work = vec![1.0, 2.0, 3.0, 4.0];
-        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        let mut curve =
+            Calibrated { op: "add".into(), shape: String::new(), precision: Precision::Contract, work, seconds };
         without_idling(&mut curve, &places());
         let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
         assert_eq!(spread, [8e-6, 40e-6 / CHOSEN, 30e-6, 7.0], "too short; alike; faster; slower");
@@ -217,6 +222,7 @@ mod tests {
         let mut curve = Calibrated {
             op: "add".into(),
             shape: String::new(),
+            precision: Precision::Contract,
             work: vec![1.0, 2.0, 3.0, 4.0],
             seconds: seconds.clone(),
         };

@@ -26,7 +26,14 @@ const OPINIONS: usize = 4;
 const CONFIRMED: f64 = 0.05;
 
 /// Placements that are this many times slower than the best need no confirmation: no decision depends on them.
-const RIVAL: f64 = 2.0;
+pub(super) const RIVAL: f64 = 2.0;
+
+/// A place that is this many times slower than the best is measured in the first rounds of the first passes alone: no decision
+/// depends on it.
+const BEHIND: f64 = 3.0;
+
+/// Rounds of a pass in which places far behind are measured.
+const FIRST_ROUNDS: usize = 3;
 
 /// Times are compared over at least this many rounds.
 const QUIET: usize = 4;
@@ -80,12 +87,20 @@ pub(crate) struct Observed {
     undisturbed: Vec<bool>,
     /// The samples of all passes by round: seconds of each placement, infinite if it was not measured.
     rounds: Vec<Vec<f64>>,
+    /// For each round whether no thread had to wait for a core in its pass.
+    quiet: Vec<bool>,
 }
 
 impl Observed {
     fn nothing(places: usize) -> Self {
         let never = vec![f64::INFINITY; places];
-        Self { least: never.clone(), confirmation: never, undisturbed: vec![false; places], rounds: Vec::new() }
+        Self {
+            least: never.clone(),
+            confirmation: never,
+            undisturbed: vec![false; places],
+            rounds: Vec::new(),
+            quiet: Vec::new(),
+        }
     }
 
     fn add(&mut self, place: usize, time: Time) {
@@ -93,6 +108,11 @@ impl Observed {
         self.confirmation[place] = self.confirmation[place].min(time.seconds.max(least));
         self.least[place] = least.min(time.seconds);
         self.undisturbed[place] |= time.undisturbed;
+    }
+
+    /// The minimum time of each placement; infinite if it was not measured.
+    pub(crate) fn least(&self) -> &[f64] {
+        &self.least
     }
 
     /// Seconds on each placement; infinite if it was not measured.
@@ -111,32 +131,65 @@ impl Observed {
         (0..places.len()).map(|place| compared(place).unwrap_or(self.least[place])).collect()
     }
 
-    /// The minimum time on one thread, and on several.
-    fn one_and_several(&self, places: &[Place]) -> (f64, f64) {
-        let least = |several: bool| {
-            let times = places.iter().zip(&self.least).filter(|(place, _)| (place.threads > 1) == several);
-            times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
+    /// Typical seconds on each placement: the median over all rounds of the time relative to the round, whose level is the geometric mean
+    /// of the placements that compete, at the level of a quiet round. Rounds in which threads had to wait for a core count only if there
+    /// are few others. A program beside this one changes the level of rounds, and all placements of a round alike. The minimum times of several threads are luck: one late thread delays all of them, so that
+    /// the least of ten times is up to half of their median.
+    pub(crate) fn typical(&self) -> Typical {
+        let best = self.least.iter().copied().fold(f64::INFINITY, f64::min);
+        let competing: Vec<usize> = (0..self.least.len()).filter(|&i| self.least[i] < BEHIND * best).collect();
+        let level = |round: &Vec<f64>| {
+            let logs = competing.iter().map(|&i| round[i].ln());
+            logs.sum::<f64>() / competing.len() as f64
         };
-        (least(false), least(true))
+        let mut rounds: Vec<(f64, &Vec<f64>, bool)> =
+            self.rounds.iter().zip(&self.quiet).map(|(round, &quiet)| (level(round), round, quiet)).collect();
+        rounds.retain(|(level, ..)| level.is_finite());
+        if rounds.iter().filter(|(.., quiet)| *quiet).count() >= 2 * QUIET {
+            rounds.retain(|(.., quiet)| *quiet);
+        }
+        let all = Typical { seconds: self.least.clone(), halves: [self.least.clone(), self.least.clone()] };
+        if rounds.len() < 2 * QUIET {
+            return all;
+        }
+        let mut levels: Vec<f64> = rounds.iter().map(|(level, ..)| *level).collect();
+        levels.sort_by(f64::total_cmp);
+        let quiet = levels[levels.len() / 4];
+        let of = |keep: &dyn Fn(usize) -> bool| {
+            let seconds = |(place, &least): (usize, &f64)| {
+                let kept = rounds
+                    .iter()
+                    .enumerate()
+                    .filter(|&(number, (_, round, _))| keep(number) && round[place].is_finite());
+                let mut relative: Vec<f64> = kept.map(|(_, (level, round, _))| round[place].ln() - level).collect();
+                if relative.len() < QUIET { least } else { (median(&mut relative) + quiet).exp() }
+            };
+            self.least.iter().enumerate().map(seconds).collect()
+        };
+        Typical { seconds: of(&|_| true), halves: [of(&|number| number % 2 == 0), of(&|number| number % 2 == 1)] }
     }
 
-    /// Whether all threads together gained little over one of them on work that is long enough to be shared: either the
-    /// work does not scale, or another program had one of the cores.
-    fn gained_little(&self, places: &[Place]) -> bool {
-        let (one, several) = self.one_and_several(places);
-        several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
+    /// The times of placements so far behind that they are not measured again.
+    fn behind(&self) -> impl Iterator<Item = Option<f64>> {
+        let best = self.least.iter().copied().fold(f64::INFINITY, f64::min);
+        self.least.iter().map(move |&least| (least.is_finite() && least > BEHIND * best).then_some(least))
     }
 
     /// Whether another program explains why a placement with several threads gained little: no sample of it was
     /// undisturbed. If threads did gain, no disturbance has hidden it.
-    pub(crate) fn is_disturbed(&self, places: &[Place]) -> bool {
-        let several = || places.iter().zip(&self.undisturbed).filter(|(place, _)| place.threads > 1);
-        self.gained_little(places) && several().any(|(_, &undisturbed)| !undisturbed)
+    ///
+    /// `seconds` are those that count, of each placement.
+    pub(crate) fn is_disturbed(&self, places: &[Place], seconds: &[f64]) -> bool {
+        let mut several = places.iter().zip(&self.undisturbed).filter(|(place, _)| place.threads > 1);
+        gained_little(places, seconds) && several.any(|(_, &undisturbed)| !undisturbed)
     }
 
     /// Whether to measure again: a time that matters is not confirmed, or threads gained little.
-    fn is_doubtful(&self, places: &[Place]) -> bool {
-        let (one, several) = self.one_and_several(places);
+    fn is_doubtful(&self, places: &[Place], estimate: Estimate) -> bool {
+        let (one, several) = one_and_several(places, &self.least);
+        if estimate == Estimate::Typical {
+            return self.typical().is_doubtful() || self.lost_threads(places);
+        }
         let rival = |seconds: f64| seconds.is_finite() && seconds <= RIVAL * one.min(several);
         let unconfirmed = |(&least, &second): (&f64, &f64)| rival(least) && second > (1.0 + CONFIRMED) * least;
         self.least.iter().zip(&self.confirmation).any(unconfirmed) || self.lost_threads(places)
@@ -147,8 +200,24 @@ impl Observed {
     fn lost_threads(&self, places: &[Place]) -> bool {
         let several: Vec<f64> = (0..places.len()).filter(|&i| places[i].threads > 1).map(|i| self.least[i]).collect();
         let slower = |pair: &[f64]| pair[1].is_finite() && pair[0] > SHARED && pair[1] > (1.0 + STALLED) * pair[0];
-        self.gained_little(places) || several.windows(2).any(slower)
+        gained_little(places, &self.least) || several.windows(2).any(slower)
     }
+}
+
+/// The least time on one thread, and on several.
+fn one_and_several(places: &[Place], seconds: &[f64]) -> (f64, f64) {
+    let least = |several: bool| {
+        let times = places.iter().zip(seconds).filter(|(place, _)| (place.threads > 1) == several);
+        times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
+    };
+    (least(false), least(true))
+}
+
+/// Whether all threads together gained little over one of them on work that is long enough to be shared: either the
+/// work does not scale, or another program had one of the cores.
+fn gained_little(places: &[Place], seconds: &[f64]) -> bool {
+    let (one, several) = one_and_several(places, seconds);
+    several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
 }
 
 /// The median ratio of pairs of times in the quietest quarter of the rounds, those with the smallest product of times;
@@ -157,8 +226,41 @@ fn quiet_ratio(mut pairs: Vec<(f64, f64)>) -> Option<f64> {
     pairs.sort_by(|(a, b), (c, d)| (a * b).total_cmp(&(c * d)));
     let quiet = pairs.get(..QUIET.max(pairs.len() / 4))?;
     let mut ratios: Vec<f64> = quiet.iter().map(|(a, b)| a / b).collect();
-    ratios.sort_by(f64::total_cmp);
-    Some((ratios[(ratios.len() - 1) / 2] + ratios[ratios.len() / 2]) / 2.0)
+    Some(median(&mut ratios))
+}
+
+/// The median of at least one value.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
+}
+
+/// Typical seconds on each placement, see [`Observed::typical`].
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Typical {
+    /// Over all rounds.
+    pub(crate) seconds: Vec<f64>,
+    /// Over every second round, and over the others.
+    pub(crate) halves: [Vec<f64>; 2],
+}
+
+impl Typical {
+    /// Whether the two halves differ in how placements compare with the best, where it matters.
+    fn is_doubtful(&self) -> bool {
+        let Self { seconds, halves: [a, b] } = self;
+        let best = (0..seconds.len()).min_by(|&i, &j| seconds[i].total_cmp(&seconds[j])).unwrap_or(0);
+        let differ = |i: usize| ((a[i] * b[best]) / (b[i] * a[best])).ln().abs() > CONFIRMED;
+        (0..seconds.len()).any(|i| seconds[i] <= RIVAL * seconds[best] && differ(i))
+    }
+}
+
+/// What counts as the time of a placement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Estimate {
+    /// [`Observed::seconds`].
+    Least,
+    /// [`Observed::typical`].
+    Typical,
 }
 
 /// The time to spend on a list of problems.
@@ -168,6 +270,8 @@ pub(crate) struct Plan {
     pub(crate) budget: Budget,
     /// Seconds after which nothing is measured again, because on a busy machine everything stays doubtful.
     pub(crate) seconds: f64,
+    /// What will count, and so what has to be confirmed.
+    pub(crate) estimate: Estimate,
 }
 
 /// Measures every problem on every placement of the engine, [`PASSES`] times, and then doubtful ones again. `expected`
@@ -189,7 +293,7 @@ pub(crate) fn survey<'a>(
     let mut observed = vec![Observed::nothing(places.len()); probes.len()];
     let (mut done, mut total) = (0, PASSES * probes.len());
     for pass in 0..PASSES + OPINIONS {
-        let doubtful = |&i: &usize| pass < PASSES || observed[i].is_doubtful(places);
+        let doubtful = |&i: &usize| pass < PASSES || observed[i].is_doubtful(places, plan.estimate);
         let mut again: Vec<usize> = (0..probes.len()).filter(doubtful).collect();
         if pass >= PASSES {
             // Apparent losses of threads change decisions by more than a few percent, so they come first in the limited
@@ -203,8 +307,16 @@ pub(crate) fn survey<'a>(
             }
             progress(Progress { done, total, what: probes[i].op.name() });
             done += 1;
-            let expected = expected(i, &observed);
+            let mut expected = expected(i, &observed);
+            expected.resize(places.len(), None);
+            if pass >= PASSES {
+                let known = observed[i].behind();
+                expected.iter_mut().zip(known).for_each(|(expected, known)| *expected = expected.or(known));
+            }
             let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
+            let quiet = measured.least.iter().zip(places).filter(|(_, place)| place.threads > 1);
+            let quiet = quiet.filter_map(|(time, _)| time.as_ref()).all(|time| time.undisturbed);
+            observed[i].quiet.extend(measured.rounds.iter().map(|_| quiet));
             observed[i].rounds.extend(measured.rounds);
             for (place, time) in measured.least.iter().enumerate() {
                 let known = expected.get(place).copied().flatten().map(|seconds| Time { seconds, undisturbed: true });
@@ -352,6 +464,9 @@ fn sample(
             if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
                 continue;
             }
+            if round >= FIRST_ROUNDS && least[i].is_some_and(|time| time.seconds > BEHIND * best) {
+                continue;
+            }
             let (several, waited) = (simd.threads() > 1, account.caller());
             let warming = Instant::now();
             if least[i].is_none_or(|time| time.seconds < LONG) {
@@ -485,15 +600,18 @@ mod tests {
     #[test]
     fn little_gain_of_long_work_is_doubtful() {
         let twice = |pass: [f64; 3]| observed(&[pass; 2], true);
-        assert!(twice([100e-6, 90e-6, 88e-6]).is_doubtful(&places()));
-        assert!(!twice([100e-6, 90e-6, 50e-6]).is_doubtful(&places()));
-        assert!(!twice([1e-6, 0.9e-6, 5e-6]).is_doubtful(&places()), "too short to be shared");
-        assert!(!twice([100e-6, 90e-6, 95e-6]).is_doubtful(&places()[..2]), "no place has several threads");
+        assert!(twice([100e-6, 90e-6, 88e-6]).is_doubtful(&places(), Estimate::Least));
+        assert!(!twice([100e-6, 90e-6, 50e-6]).is_doubtful(&places(), Estimate::Least));
+        assert!(!twice([1e-6, 0.9e-6, 5e-6]).is_doubtful(&places(), Estimate::Least), "too short to be shared");
+        assert!(
+            !twice([100e-6, 90e-6, 95e-6]).is_doubtful(&places()[..2], Estimate::Least),
+            "no place has several threads"
+        );
     }
 
     #[test]
     fn little_gain_is_believed_when_nobody_disturbed() {
-        let disturbed = |pass, undisturbed| observed(&[pass], undisturbed).is_disturbed(&places());
+        let disturbed = |pass, undisturbed| observed(&[pass], undisturbed).is_disturbed(&places(), &pass);
         assert!(disturbed([100e-6, 90e-6, 88e-6], false));
         assert!(!disturbed([100e-6, 90e-6, 88e-6], true));
         assert!(!disturbed([100e-6, 90e-6, 50e-6], false), "threads gained nevertheless");
@@ -505,6 +623,7 @@ mod tests {
         let least = |rounds: &[[f64; 3]]| {
             let mut observed = observed(&[quiet], true);
             observed.rounds = rounds.iter().map(|round| round.to_vec()).collect();
+            observed.quiet = vec![true; rounds.len()];
             // The widest placement never had a quiet moment.
             observed.least[1] = rounds.iter().map(|round| round[1]).fold(f64::INFINITY, f64::min);
             observed.seconds(&places())
@@ -522,6 +641,40 @@ mod tests {
     }
 
     #[test]
+    fn typical_times_compare_within_rounds_and_are_no_luck() {
+        let mut observed = observed(&[[4e-6, 2e-6, 1e-6]], true);
+        // All rounds but four are slowed down alike; once several threads were lucky.
+        let round = |i: usize| {
+            let level = if i.is_multiple_of(4) { 1.0 } else { 1.7 };
+            [4e-6 * level, 2e-6 * level, if i == 5 { 1e-6 } else { 2.5e-6 * level }]
+        };
+        observed.rounds = (0..16).map(|i| round(i).to_vec()).collect();
+        observed.quiet = vec![false; 16];
+        observed.least = vec![4e-6, 2e-6, 1e-6];
+        let typical = observed.typical();
+        for seconds in [&typical.seconds, &typical.halves[0], &typical.halves[1]] {
+            let ratio = seconds[2] / seconds[1];
+            assert!((ratio / 1.25 - 1.0).abs() < 1e-9, "{seconds:?}");
+        }
+        assert!(!typical.is_doubtful(), "{typical:?}");
+        // Threads that differ from half to half have to be measured again.
+        observed.rounds.iter_mut().step_by(2).for_each(|round| round[2] *= 1.2);
+        assert!(observed.typical().is_doubtful());
+        // Rounds in which threads waited for a core do not count beside enough others.
+        observed.quiet.iter_mut().skip(1).step_by(2).for_each(|quiet| *quiet = true);
+        assert!(!observed.typical().is_doubtful());
+        observed.rounds.truncate(7);
+        assert_eq!(observed.typical().seconds, observed.least, "too few rounds");
+    }
+
+    #[test]
+    fn places_far_behind_are_measured_once() {
+        let far = observed(&[[31e-6, 20e-6, 10e-6]], true);
+        assert_eq!(far.behind().collect::<Vec<_>>(), [Some(31e-6), None, None]);
+        assert!(Observed::nothing(3).behind().all(|known| known.is_none()));
+    }
+
+    #[test]
     fn operands_begin_as_far_past_a_cache_line() {
         let mut kept = Placed::default();
         for n in [1, 7, 1000, 100_000] {
@@ -533,7 +686,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_once_is_doubtful() {
-        let seen = |passes: &[[f64; 3]]| observed(passes, true).is_doubtful(&places());
+        let seen = |passes: &[[f64; 3]]| observed(passes, true).is_doubtful(&places(), Estimate::Least);
         assert!(seen(&[[1e-6, 1e-6, 1e-6]]));
         assert!(!seen(&[[1e-6, 1e-6, 1e-6], [1.04e-6, 1e-6, 1e-6]]));
         assert!(seen(&[[1e-6, 1e-6, 1e-6], [1.06e-6, 1e-6, 1e-6]]));

@@ -202,7 +202,7 @@ impl EngineBuilder {
             true => gpus::KINDS.iter().copied().filter(|&kind| self.allows(kind)).collect(),
             false => Vec::new(),
         };
-        let (path, loaded) = load(self.profile, &machine, limited);
+        let (path, loaded) = load(self.profile, &machine, self.precision, limited);
         let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: &find_gpus };
         let (profile, status) =
             match loaded.and_then(|(profile, status)| Ok((fitting(profile, &wanted, &status)?, status))) {
@@ -229,7 +229,7 @@ impl EngineBuilder {
                 places.filter_map(|place| Gpu::of_place(place, &opening)).collect()
             }
         };
-        let mut router = Router::new(profile);
+        let mut router = Router::new(profile).with_precision(self.precision);
         if let Some(name) = &self.force {
             router = forced(router, name)?;
         }

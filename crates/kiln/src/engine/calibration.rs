@@ -71,7 +71,7 @@ impl Engine {
 
     /// The router of a profile, with this engine's settings.
     fn router_of(&self, profile: Profile) -> Result<Router> {
-        let mut router = Router::new(profile);
+        let mut router = Router::new(profile).with_precision(self.precision());
         if let Some(place) = self.router.forced() {
             router = forced(router, &self.places()[place].name)?;
         }
@@ -82,5 +82,33 @@ impl Engine {
     fn further_gpus(&self) -> Vec<Gpu> {
         let found = self.find_gpus.iter().flat_map(|&kind| Gpu::hardware(kind, &self.opening).unwrap_or_default());
         found.filter(|gpu| !self.gpus.iter().any(|known| known.name() == gpu.name())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_ir::op::{Matmul, Op, Softmax};
+    use kiln_ir::{Precision, Shape, TensorType};
+    use kiln_route::{Basis, Problem};
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn products_are_calibrated_with_the_precision_of_the_engine() {
+        let matrix = TensorType::f32(Shape::new(&[40, 40]).unwrap());
+        let probe = |op: Op, inputs: usize| Probe::new(op, vec![matrix; inputs]).unwrap();
+        for precision in [Precision::Contract, Precision::Int8] {
+            let probes = vec![probe(Matmul::default().into(), 2), probe(Softmax.into(), 1)];
+            let builder = Engine::builder().without_profile().precision(precision);
+            let mut engine = builder.backends(&[Backend::Scalar, Backend::Simd]).build().unwrap();
+            engine.calibrate_by(probes, Effort::Quick, &mut |_| {}).unwrap();
+            let known = engine.router().profile().classes().iter();
+            let known: Vec<_> = known.map(|class| (class.op.as_str(), class.precision)).collect();
+            assert_eq!(known, [("matmul", precision), ("softmax", Precision::Contract)]);
+            let problem = Problem::new(&Matmul::default().into(), &[matrix; 2]).unwrap();
+            assert_eq!(engine.router().decide(&problem, &engine.on_host()).basis(), Basis::Interpolated);
+        }
     }
 }

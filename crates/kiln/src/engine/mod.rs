@@ -17,7 +17,7 @@ pub use budget::{Budget, DeviceMemory};
 pub use builder::EngineBuilder;
 use kiln_ir::graph::{Graph, Step};
 use kiln_ir::op::{Call, Custom, Op};
-use kiln_ir::{DataMut, Error, Operand, Result, TensorType};
+use kiln_ir::{DataMut, Error, Operand, Precision, Result, TensorType};
 #[cfg(not(browser_gpu))]
 use kiln_ir::{
     Operations, QuantFormat,
@@ -177,6 +177,11 @@ impl Engine {
     #[cfg(not(browser_gpu))]
     pub(crate) fn cpu_places(&self) -> &[Place] {
         &self.router.places()[..self.cpu.len()]
+    }
+
+    /// With what precision products may read their operands.
+    pub(crate) fn precision(&self) -> Precision {
+        self.cpu.first().map_or(Precision::Contract, Simd::precision)
     }
 
     /// Operands on the host, with the placements of lost GPUs excluded.

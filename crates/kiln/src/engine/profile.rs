@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_ir::{Error, Result};
+use kiln_ir::{Error, Precision, Result};
 use kiln_route::{Backend, Machine, Place, Profile, ProfileProblem};
 
 use crate::gpus::{self, Gpu};
@@ -57,12 +57,15 @@ impl ProfileSource {
     }
 }
 
-/// Returns the profile, or why the built-in constants are used; and the file to write a new profile to.
+/// Returns the profile, or why the built-in constants are used; and the file to write a new profile to. In the user's cache directory
+/// each precision of products has its own file; until there is one, the times with the precision of the contract decide.
 pub(super) fn load(
     source: ProfileSource,
     machine: &Machine,
+    precision: Precision,
     limited: bool,
 ) -> (Option<PathBuf>, Result<(Profile, ProfileStatus), ProfileStatus>) {
+    let mut contract = None;
     let (path, written) = match source {
         ProfileSource::None => return (None, Err(ProfileStatus::BuiltIn)),
         ProfileSource::Given(profile) => return (None, Ok((*profile, ProfileStatus::BuiltIn))),
@@ -71,14 +74,19 @@ pub(super) fn load(
             return (None, profile.map_err(ProfileStatus::Ignored));
         }
         ProfileSource::File(path) => (path, true),
-        ProfileSource::UserCache => match user_cache(machine) {
-            Some(path) => (path, !limited),
+        ProfileSource::UserCache => match user_cache(machine, precision) {
+            Some(path) => {
+                contract = user_cache(machine, Precision::Contract);
+                (path, !limited)
+            }
             None => return (None, Err(ProfileStatus::BuiltIn)),
         },
     };
-    let loaded = Profile::load(&path, machine)
-        .map(|profile| (profile, ProfileStatus::Loaded(path.clone())))
-        .map_err(ProfileStatus::Ignored);
+    let read = contract.filter(|_| !path.exists()).unwrap_or_else(|| path.clone());
+    let loaded = match Profile::load(&read, machine) {
+        Ok(profile) => Ok((profile, ProfileStatus::Loaded(read))),
+        Err(problem) => Err(ProfileStatus::Ignored(problem)),
+    };
     (written.then_some(path), loaded)
 }
 
@@ -145,13 +153,17 @@ fn with_fewer_threads(mut profile: Profile, cpu: &[machine::CpuPlace]) -> Result
 
 /// The file in the user's cache directory. Its name distinguishes machines that share a home directory.
 #[cfg(not(target_arch = "wasm32"))]
-fn user_cache(machine: &Machine) -> Option<PathBuf> {
+fn user_cache(machine: &Machine, precision: Precision) -> Option<PathBuf> {
     // FNV-1a: stable between compiler versions, unlike the hasher of the standard library.
     let hash = machine
         .to_string()
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    Some(cache_folder()?.join(format!("profile-{}-{hash:016x}.json", machine.instruction_set)))
+    let precision = match precision {
+        Precision::Contract => String::new(),
+        lower => format!("-{lower}"),
+    };
+    Some(cache_folder()?.join(format!("profile-{}-{hash:016x}{precision}.json", machine.instruction_set)))
 }
 
 /// kiln's folder in the user's cache directory.
@@ -162,7 +174,7 @@ fn cache_folder() -> Option<PathBuf> {
 
 /// A page has no files; its profile is passed to the builder.
 #[cfg(target_arch = "wasm32")]
-fn user_cache(_: &Machine) -> Option<PathBuf> {
+fn user_cache(_: &Machine, _: Precision) -> Option<PathBuf> {
     cache_folder()
 }
 
@@ -190,6 +202,20 @@ mod tests {
     use super::*;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    #[cfg(not(target_arch = "wasm32"))] // a page has no files
+    fn each_precision_has_a_file_of_its_own() {
+        let machine = machine::identify(Isa::best(), 2);
+        let names = Precision::ALL.map(|precision| user_cache(&machine, precision));
+        // A system without a home directory has no cache.
+        let Some(names) = names.into_iter().collect::<Option<Vec<PathBuf>>>() else { return };
+        let names: Vec<&str> = names.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        let machine = names[0].strip_suffix(".json").unwrap();
+        for (name, precision) in names[1..].iter().zip(&Precision::ALL[1..]) {
+            assert_eq!(*name, format!("{machine}-{precision}.json"));
+        }
+    }
 
     #[test]
     fn a_number_of_threads_that_was_not_measured_lies_between_those_that_were() {

@@ -1,12 +1,13 @@
 //! What an engine asks of a device, whatever backend drives it.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::{Arriving, Waiting};
-use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Plan, Prepared, Profile, State, Tensor};
+use kiln_device::{Backend, Driver, Executable, GraphRunner, MemoryUse, Plan, Prepared, Profile, State, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
@@ -79,7 +80,8 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Prepares an operation on operands in device memory for measurements.
     fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
 
-    /// Prepares a graph of this many equal operations on the same operands for measurements.
+    /// Prepares a graph of this many equal operations on the same operands for measurements. Each is launched by itself and overwrites
+    /// the result of the one before, so that none runs beside another.
     fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again>;
 
     /// Opens a new device in place of a lost one. Returns whether the device now works.
@@ -411,27 +413,30 @@ macro_rules! devices_of {
             fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again> {
                 let prepare = async {
                     let device = self.device_waiting(WAITING).await?;
-                    let mut runner = GraphRunner::new(device.clone());
-                    let (mut graph, mut wanted) = (Graph::new(), Vec::with_capacity(copies));
                     let mut tensors = Vec::with_capacity(inputs.len());
                     for input in inputs {
                         tensors.push(Tensor::upload(&device, input).await?);
                     }
+                    let one = Prepared::new(&device, op, &tensors.iter().collect::<Vec<_>>()).await?;
+                    let memory = one.results().first().map(|result| result.region().clone());
+                    let (mut graph, mut wanted, mut given) = (Graph::new(), Vec::new(), HashMap::new());
                     for _ in 0..copies {
                         // With distinct ids, because equal operations would be merged into one.
                         let ids: Vec<TensorId> = inputs.iter().map(|input| graph.input(input.ty())).collect();
-                        for (&id, tensor) in ids.iter().zip(&tensors) {
-                            runner.import(id, tensor)?;
-                        }
-                        wanted.extend(graph.record_all(*op, &ids)?.first());
+                        given.extend(ids.iter().zip(&tensors).map(|(&id, tensor)| (id, tensor.region().clone())));
+                        let result = graph.record_all(*op, &ids)?.first().copied();
+                        given.extend(result.zip(memory.clone()));
+                        wanted.extend(result);
                     }
-                    Ok((device, runner, graph, wanted))
+                    let plan = Plan::<$driver>::one_by_one(&graph, &wanted, Driver::target(&device))?;
+                    let executable = Executable::new(&device, plan, &given).await?;
+                    Ok((device, executable))
                 };
-                let (device, mut runner, graph, wanted) = wait(prepare)?;
+                let (device, mut executable) = wait(prepare)?;
                 Ok(Box::new(move |times| {
                     wait(async {
                         for _ in 0..times {
-                            runner.execute(&graph, &wanted, WAITING).await?;
+                            executable.run(Vec::new(), WAITING).await?;
                         }
                         device.wait(WAITING).await
                     })

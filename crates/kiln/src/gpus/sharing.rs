@@ -2,7 +2,7 @@
 #![cfg(not(target_arch = "wasm32"))] // one thread cannot share work
 
 use kiln_ir::op::{Elementwise, Matmul, Op, TopK};
-use kiln_ir::{Error, Operand, Operations, Shape, TensorType};
+use kiln_ir::{Error, Operand, Operations, Precision, Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
 use kiln_simd::Simd;
 
@@ -30,6 +30,7 @@ fn engine_behind(gpu: &Scripted, bandwidth: f64) -> Engine {
         roofline: Roofline { overhead: 0.0, levels: vec![(u64::MAX, 1e6)], peak: 1e6 },
     });
     let class = |op: &str| Calibrated {
+        precision: Precision::Contract,
         op: op.into(),
         shape: String::new(),
         work: vec![1.0, 1e6],

@@ -125,7 +125,7 @@ impl Gpu {
 
     /// Seconds that the kernels of an operation take with operands and result on the device. This is the time without
     /// the launch; if that is too short compared with the time in which a device reports completion, it is the time
-    /// that one more operation adds to a graph.
+    /// that one more operation adds to a graph, without what queueing it takes.
     ///
     /// # Errors
     /// The errors of [`Gpu::resident_seconds`].
@@ -133,17 +133,17 @@ impl Gpu {
         /// Many times the variation of waiting between runs, which is up to 100 µs through Vulkan.
         const SHORT: f64 = 1e-3;
         const COPIES: usize = 8;
-        let seconds = |copies: usize| {
-            let mut again = self.0.device.copies(op, inputs, copies)?;
-            least(|| again(1))
-        };
-        let one = seconds(1)?;
+        let one = self.resident_seconds(op, inputs)?;
         let beside = one - launch.cold;
         if beside > SHORT {
             return Ok(beside);
         }
-        match seconds(1 + COPIES) {
-            Ok(many) => Ok(((many - one) / COPIES as f64).max(LEAST)),
+        let copies = || {
+            let mut again = self.0.device.copies(op, inputs, 1 + COPIES)?;
+            least(|| again(1))
+        };
+        match copies() {
+            Ok(many) => Ok(((many - one) / COPIES as f64 - launch.queued).max(LEAST)),
             // The device has no room for this many results.
             Err(Error::Limit { .. } | Error::OutOfMemory { .. }) => Ok(beside.max(LEAST)),
             Err(error) => Err(error),
