@@ -140,7 +140,7 @@ pub(crate) fn all() -> Vec<Case> {
         Case::Attention(Attention { numbers, causal, batch, heads: 32, kv_heads: 8, s: 1, t: 8192, d: 128 })
     }));
     for format in QuantFormat::ALL {
-        cases.extend([1, 2, 4, 8].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
+        cases.extend([1, 2, 4, 8, 16, 32, 64, 512].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
         cases.push(Case::Quantized { format, rows: 1, n: 28_672, k: 8192 });
     }
     cases.extend(QuantFormat::ALL.map(|format| Case::Requantized { format, n: 4096, k: 14_336 }));
@@ -182,6 +182,10 @@ impl Case {
     pub(crate) fn work(&self) -> Work {
         match *self {
             Self::Product { m, k, n, .. } => Work::Flops(2.0 * (m * k * n) as f64),
+            // What few rows take is limited by what they read.
+            Self::Quantized { rows, n, k, .. } if rows >= 128 => {
+                Work::Flops(self.copies() as f64 * 2.0 * (rows * n * k) as f64)
+            }
             // What one query takes is limited by what it reads.
             Self::Attention(attention) if attention.s > 1 => {
                 let seen: usize = (0..attention.s).map(|query| attention.seen(query)).sum();
@@ -196,7 +200,7 @@ impl Case {
         match *self {
             Self::Sum { n } => Some(4 * n),
             Self::Rows { rows, columns, .. } => Some(8 * rows * columns),
-            Self::Quantized { format, rows, n, k } => {
+            Self::Quantized { format, rows, n, k } if rows < 128 => {
                 Some(self.copies() * (weights(format, n, k) + 4 * rows * (n + k)))
             }
             Self::Attention(attention) if attention.s == 1 => {
@@ -204,7 +208,7 @@ impl Case {
                 Some(4 * count(attention.keys()) + 6 * count(attention.queries()))
             }
             Self::Requantized { format, n, k } => Some(2 * (4 * n * k + weights(format, n, k))),
-            Self::Product { .. } | Self::Attention(_) | Self::AddHost { .. } => None,
+            Self::Product { .. } | Self::Quantized { .. } | Self::Attention(_) | Self::AddHost { .. } => None,
         }
     }
 

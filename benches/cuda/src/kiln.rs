@@ -3,7 +3,7 @@
 use kiln_cuda::device_copy::DeviceCopy;
 use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions};
 use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
-use kiln_ir::{Buffer, DType, Operand, Operations, Record, Shape};
+use kiln_ir::{Buffer, DType, Operand, Operations, Precision, Record, Shape};
 
 use crate::case::{Case, Data, EPS, Numbers, Rows, random};
 use crate::contender::{Contender, Ready, Result};
