@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kiln_ir::graph::{Graph, Step, TensorId};
+use kiln_ir::graph::{FusionLimits, Graph, Step, TensorId};
 use kiln_ir::op::{Op, total_bytes};
 use kiln_ir::{Error, Record, Result, TensorType};
 
@@ -102,7 +102,12 @@ impl<D: Driver> Plan<D> {
     /// # Errors
     /// [`Error::ForeignTensor`] for an id of another graph; those of [`Driver::lower`].
     pub fn new(graph: &Graph, wanted: &[TensorId], target: &D::Target) -> Result<Self> {
-        let schedule = graph.schedule(wanted, D::fusion_limits(target))?;
+        Self::within(graph, wanted, target, D::fusion_limits(target))
+    }
+
+    /// The same with limits of fusion other than the driver's.
+    pub(crate) fn within(graph: &Graph, wanted: &[TensorId], target: &D::Target, limits: FusionLimits) -> Result<Self> {
+        let schedule = graph.schedule(wanted, limits)?;
         let location = |id: TensorId| schedule.location(graph, id).map(Location::from);
         let value = |id: TensorId| Ok(Value { at: location(id)?, ty: graph.ty(id)? });
         let bytes = |id: TensorId| graph.ty(id).map(|ty| ty.bytes() as u64);

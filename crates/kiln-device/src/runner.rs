@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::graph::{FusionLimits, Graph, TensorId};
 use kiln_ir::op::check_outputs;
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
 
@@ -61,12 +61,21 @@ pub struct GraphRunner<D: Driver> {
     ready: Vec<Ready<D>>,
     /// Whether an input was replaced since the last execution, so that its results belong to old inputs.
     is_stale: bool,
+    /// Whether independent operations are never joined.
+    is_apart: bool,
 }
 
 impl<D: Driver> GraphRunner<D> {
     /// A runner without inputs.
     pub fn new(device: D) -> Self {
-        Self { device, inputs: HashMap::new(), shared: HashSet::new(), ready: Vec::new(), is_stale: false }
+        let (inputs, shared, ready) = (HashMap::new(), HashSet::new(), Vec::new());
+        Self { device, inputs, shared, ready, is_stale: false, is_apart: false }
+    }
+
+    /// Never joins independent operations in one launch, so that each takes the time that it takes alone: for measurements.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        Self { is_apart: true, ..self }
     }
 
     /// The device.
@@ -272,7 +281,10 @@ impl<D: Driver> GraphRunner<D> {
         feed: Option<[TensorId; 2]>,
         read: bool,
     ) -> Result<Ready<D>> {
-        let plan = Plan::new(graph, wanted, self.device.target())?;
+        let target = self.device.target();
+        let limits = D::fusion_limits(target);
+        let limits = if self.is_apart { FusionLimits { round: 1, ..limits } } else { limits };
+        let plan = Plan::within(graph, wanted, target, limits)?;
         if let Some((id, _)) = plan.inputs.iter().find(|(id, _)| !self.has(*id)) {
             let reason = format!("input {} is not on {}; upload or import it first", id.index(), self.device.label());
             return Err(Error::Parameter { op: "execute", reason });

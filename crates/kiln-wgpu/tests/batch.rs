@@ -2,9 +2,13 @@
 
 mod support;
 
-use kiln_ir::op::Elementwise;
-use kiln_ir::{Data, DataMut, Error, Operand, Operations, Record};
-use kiln_wgpu::{GpuBackend, GpuCommandBatch};
+use kiln_device::GraphRunner;
+use kiln_device::waiting::Waiting;
+use kiln_ir::graph::Graph;
+use kiln_ir::op::{Elementwise, Softmax};
+use kiln_ir::{Data, DataMut, Error, Operand, Operations, Record, Shape, TensorType};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice};
+use pollster::block_on;
 
 #[test]
 fn a_chain_is_one_kernel_and_gives_what_its_operations_give() {
@@ -202,4 +206,26 @@ fn futures_work_without_waiting_on_this_thread() {
         Ok::<_, Error>((first.as_data().f32().to_vec(), second[0].as_data().f32().to_vec()))
     });
     assert_eq!(done.unwrap(), (vec![1.0, 2.0], vec![3.0, 4.0]));
+}
+
+/// Measurements of one operation among several need each of them for itself.
+#[test]
+fn a_runner_keeps_equal_operations_apart_where_it_is_asked_to() {
+    let Some(device) = support::device() else { return };
+    let dispatches = |runner: GraphRunner<GpuDevice>| {
+        let mut runner = runner;
+        let mut graph = Graph::new();
+        let x = [[3.0, 3.0], [5.0, 5.0], [7.0, 7.0]];
+        let inputs = x.map(|_| graph.input(TensorType::f32(Shape::new(&[1, 2]).unwrap())));
+        for (&id, x) in inputs.iter().zip(&x) {
+            block_on(runner.upload(id, &Operand::elements(x, &[1, 2]).unwrap())).unwrap();
+        }
+        let wanted = inputs.map(|x| graph.record(Softmax, &[x]).unwrap());
+        let before = device.statistics();
+        let results = block_on(runner.run(&graph, &wanted, Waiting::Here)).unwrap();
+        assert!(results.iter().all(|result| result.as_data().f32() == [0.5, 0.5]), "{results:?}");
+        (device.statistics() - before).dispatches
+    };
+    assert_eq!(dispatches(GraphRunner::new(device.clone())), 1);
+    assert_eq!(dispatches(GraphRunner::new(device.clone()).apart()), 3);
 }

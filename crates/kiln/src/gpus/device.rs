@@ -411,7 +411,8 @@ macro_rules! devices_of {
             fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again> {
                 let prepare = async {
                     let device = self.device_waiting(WAITING).await?;
-                    let mut runner = GraphRunner::new(device.clone());
+                    // Joined, they would run side by side, in a kernel of its own for each operation.
+                    let mut runner = GraphRunner::new(device.clone()).apart();
                     let (mut graph, mut wanted) = (Graph::new(), Vec::with_capacity(copies));
                     let mut tensors = Vec::with_capacity(inputs.len());
                     for input in inputs {
