@@ -6,6 +6,7 @@ mod bench;
 mod docs;
 mod exhaustive;
 mod pages;
+mod processor;
 mod publish;
 mod test;
 mod web;

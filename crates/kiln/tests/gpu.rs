@@ -6,10 +6,10 @@
 mod prelu;
 
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
-use kiln::op::{AllReduce, Convolve2d, Elementwise, Matmul, Padding};
+use kiln::op::{AllReduce, Convolve2d, Matmul, Padding};
 use kiln::{
-    Backend, Effort, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, ProfileStatus, Record,
-    Roofline, Shape, Tensor, TensorType,
+    Backend, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, Record, Roofline, Shape, Tensor,
+    TensorType,
 };
 
 /// The adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with `wgpu` in
@@ -230,37 +230,6 @@ fn adapters_that_are_not_there_and_engines_without_a_cpu_are_refused() {
         let engine = builder(adapter).backends(&[Backend::Scalar, Backend::Simd]).build().unwrap();
         assert!(engine.places().iter().all(|place| place.backend != Backend::Gpu), "GPUs are ruled out");
     }
-}
-
-#[test]
-fn a_calibration_measures_the_gpu_and_is_found_again() {
-    let Some(adapter) = adapter() else { return };
-    let folder = std::env::temp_dir().join(format!("kiln-gpu-{}", std::process::id()));
-    let file = folder.join("profile.json");
-    let with_gpu = || Engine::builder().adapter(adapter.clone()).profile_file(&file);
-    let mut engine = with_gpu().build().unwrap();
-    assert!(matches!(engine.profile_status(), ProfileStatus::Ignored(_)));
-    engine.calibrate(Effort::Quick, &mut |_| {}).unwrap();
-    let name = gpu_place(&engine);
-    let n = TensorType::f32(Shape::new(&[1 << 16]).unwrap());
-    let predicted = engine.explain(Elementwise::exp(), &[n]).unwrap();
-    let of_gpu = predicted.predictions.iter().find(|(place, _)| *place == name).unwrap().1;
-    assert!(of_gpu > 0.0 && of_gpu < 10.0, "{predicted}");
-
-    let again = with_gpu().build().unwrap();
-    assert!(matches!(again.profile_status(), ProfileStatus::Loaded(_)), "{}", again.profile_status());
-    let read = again.explain(Elementwise::exp(), &[n]).unwrap();
-    assert_eq!(read.chosen, predicted.chosen);
-    // A number that was read back from JSON may differ in its last digit.
-    let alike = |(a, b): (&(String, f64), &(String, f64))| a.0 == b.0 && (a.1 / b.1 - 1.0).abs() < 1e-9;
-    assert!(read.predictions.iter().zip(&predicted.predictions).all(alike), "{read}\n{predicted}");
-    // Without a request the measured GPU is a placement nevertheless.
-    let found = Engine::builder().profile_file(&file).build().unwrap();
-    assert_eq!(gpu_place(&found), name);
-    let without = Engine::builder().profile_file(&file).backends(&[Backend::Scalar, Backend::Simd]).build().unwrap();
-    assert!(without.places().iter().all(|place| place.backend != Backend::Gpu));
-    assert!(matches!(without.profile_status(), ProfileStatus::Loaded(_)));
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Bounds as tests of devices take them: subnormal numbers may be zero.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use run::{Outcome, Runner};
 use steps::Step;
 
-use crate::Result;
+use crate::{Result, processor};
 
 /// The names of the steps that run on every machine; those of instruction sets depend on its processor.
 pub(crate) fn step_names() -> std::collections::BTreeSet<String> {
@@ -49,6 +49,8 @@ struct Row {
     outcome: Outcome,
     tests: run::Counts,
     took: Duration,
+    /// The time of processors that its commands took.
+    spent: Duration,
 }
 
 /// Runs the steps in order and prints a table of them.
@@ -102,13 +104,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Runs a step that is a failure if it is skipped although it is required.
 fn run_step(step: &Step, required: bool, runner: &mut Runner) -> Row {
     let began = Instant::now();
+    processor::take();
     let outcome = match (step.run)(runner) {
         Outcome::Skipped { reason, remedy } if required => {
             Outcome::Failed(format!("required, but {}", with_remedy(&reason, &remedy)))
         }
         outcome => outcome,
     };
-    Row { name: step.name.clone(), outcome, tests: runner.take_counts(), took: began.elapsed() }
+    let (took, spent) = (began.elapsed(), processor::take());
+    Row { name: step.name.clone(), outcome, tests: runner.take_counts(), took, spent }
 }
 
 /// Runs a step while others run, and prints what its commands have written in one piece.
@@ -150,15 +154,14 @@ impl Row {
             0 => String::new(),
             n => format!("{n} tests"),
         };
-        format!("{word}  {:<20} {:>7.1} s  {tests:>10}  {note}", self.name, self.took.as_secs_f64())
-            .trim_end()
-            .to_owned()
+        let [took, spent] = [self.took, self.spent].map(|time| time.as_secs_f64());
+        format!("{word}  {:<20} {took:>7.1} s {spent:>7.1} s  {tests:>10}  {note}", self.name).trim_end().to_owned()
     }
 }
 
 /// Prints the table; the last line has the sums.
 fn report(rows: &[Row], took: Duration) -> ExitCode {
-    println!("\n=== result");
+    println!("\n=== result: seconds, and those of processors that commands took");
     rows.iter().for_each(|row| println!("{}", row.line()));
     let sum = rows.iter().map(Row::counts).fold(run::Counts::default(), run::Counts::add);
     println!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::programs::Program;
-use crate::Result;
+use crate::{Result, processor};
 
 /// How a step ended.
 pub(super) enum Outcome {
@@ -191,7 +191,7 @@ impl Runner {
             }
         }
         drop(out);
-        let status = child.wait()?;
+        let status = processor::wait(&mut child)?;
         match (status.success(), failed_tests) {
             (true, 0) => Ok(()),
             (_, 0) => Err(format!("`{shown}` ended with {status}").into()),
@@ -205,11 +205,14 @@ impl Runner {
                             --message-format json-render-diagnostics";
         if self.programs.is_none() {
             self.say(&format!("$ {LINE}"))?;
-            let output = self.command(LINE).stderr(Stdio::inherit()).output()?;
-            if !output.status.success() {
-                return Err(format!("`{LINE}` ended with {}", output.status).into());
+            let mut child = self.command(LINE).stdout(Stdio::piped()).spawn()?;
+            let mut messages = Vec::new();
+            child.stdout.take().ok_or("the output of the command is not there")?.read_to_end(&mut messages)?;
+            let status = processor::wait(&mut child)?;
+            if !status.success() {
+                return Err(format!("`{LINE}` ended with {status}").into());
             }
-            self.programs = Some(Program::all(&String::from_utf8_lossy(&output.stdout))?);
+            self.programs = Some(Program::all(&String::from_utf8_lossy(&messages))?);
         }
         Ok(self.programs.as_deref().unwrap_or_default())
     }

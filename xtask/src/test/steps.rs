@@ -179,7 +179,9 @@ pub(super) fn all() -> Vec<Step> {
                 let chooses = |test: &Program| {
                     test.package() == "kiln" && !of_a_gpu(test) && !of_a_hostile_host(test) || test.name == "threads"
                 };
-                runner.test(chooses, &[], &[("KILN_ISA", isa.name())]).into()
+                // What this one measures decides nothing here, and it takes most of the time.
+                let arguments = ["--skip", "a_gpu_that_fails_is_left_out_of_a_calibration"];
+                runner.test(chooses, &arguments, &[("KILN_ISA", isa.name())]).into()
             }));
         }
     }
@@ -194,8 +196,10 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("release", "every operation as the optimiser of this release build has left it", |_| {
             verified(&crate::bench::verify::run(|_| true))
         }),
-        Step::tests("ptx", "the builder of PTX, and its kernels run by an interpreter", |test| {
-            test.package() == "kiln-ptx" && test.name != "ptxas"
+        Step::new("ptx", "the builder of PTX, and its kernels run by an interpreter", |runner| {
+            // Every case of moderate work of every operation, and samples of the others. On a GPU of NVIDIA every case runs.
+            let of_ptx = |test: &Program| test.package() == "kiln-ptx" && test.name != "ptxas";
+            runner.test(of_ptx, &[], &[("KILN_SAMPLE", "4")]).into()
         }),
         Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas).slow(),
         Step::new("cuda", "all tests of GPUs of NVIDIA; without a driver what says so, and what goes without", cuda),
@@ -553,9 +557,11 @@ fn gpu(runner: &mut Runner) -> Outcome {
         let of_results = |test: &Program| {
             test.package() == "kiln-wgpu" && ["conformance", "half", "quantized"].contains(&test.name.as_str())
         };
+        let calibration = |test: &Program| test.package() == "kiln" && test.name == "kiln";
         // Checks at run time are added by wgpu: once is enough.
         let results = [
             runner.test(all, &[], &on(MESA.0, "24")),
+            runner.test(calibration, &["--ignored", "a_calibration_measures_the_gpu"], &on(MESA.0, "24")),
             runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "60")),
             runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "24")),
             run_examples(runner, opens_a_gpu, &on(MESA.0, "24")).map(drop),

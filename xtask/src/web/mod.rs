@@ -9,7 +9,7 @@ pub(crate) use test::chromium;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::Result;
+use crate::{Result, processor};
 
 /// What to do with what is built.
 #[derive(clap::Args)]
@@ -105,6 +105,7 @@ fn execute(command: &mut Command) -> Result<()> {
         .collect::<Vec<_>>()
         .join(" ");
     println!("$ {line}");
-    let status = command.status().map_err(|error| format!("`{line}` cannot be run: {error}"))?;
+    let started = command.spawn().and_then(|mut child| processor::wait(&mut child));
+    let status = started.map_err(|error| format!("`{line}` cannot be run: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{line}` failed").into()) }
 }

@@ -21,6 +21,29 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
+/// Which cases run: with `KILN_SAMPLE=n` every n-th of those that take the interpreter long, and all others.
+#[allow(dead_code)]
+pub(crate) struct Sample {
+    /// The number in the variable, at least 1.
+    pub(crate) n: usize,
+    large: usize,
+}
+
+#[allow(dead_code)]
+impl Sample {
+    /// As the environment says.
+    pub(crate) fn new() -> Self {
+        let n = std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
+        Self { n, large: 0 }
+    }
+
+    /// Whether the next case runs.
+    pub(crate) fn takes(&mut self, is_large: bool) -> bool {
+        self.large += usize::from(is_large);
+        !is_large || self.large.is_multiple_of(self.n)
+    }
+}
+
 /// The memory of a device, and the addresses of its buffers.
 #[derive(Default)]
 pub(crate) struct Device {

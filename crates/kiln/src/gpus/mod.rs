@@ -6,6 +6,8 @@
 
 #[cfg(browser_gpu)]
 mod browser_times;
+#[cfg(all(test, native_gpu))]
+mod calibrated;
 mod device;
 #[cfg(test)]
 mod failing;

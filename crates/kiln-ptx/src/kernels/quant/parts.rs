@@ -49,7 +49,10 @@ impl JoinParts {
     /// A kernel for each format and for some numbers of parts; one adds.
     pub fn all() -> Vec<Self> {
         let formats = QuantFormat::ALL.into_iter().filter(|&format| Step::of(format).is_some());
-        formats.zip([2, 4, 8, 16].into_iter().cycle()).map(|(format, parts)| Self { format, parts, adds: parts == 4 }).collect()
+        formats
+            .zip([2, 4, 8, 16].into_iter().cycle())
+            .map(|(format, parts)| Self { format, parts, adds: parts == 4 })
+            .collect()
     }
 
     pub(super) fn new(format: QuantFormat, parts: u32, adds: bool) -> Self {
