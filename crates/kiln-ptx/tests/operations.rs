@@ -501,7 +501,9 @@ fn quantised_products_of_tiles_keep_their_contract() {
         (QuantFormat::Q6K, &all[1..2]),
         (QuantFormat::Q8_0, &all[..1]),
         (QuantFormat::Q4_0, &all[..1]),
+        (QuantFormat::Q5_1, &all[..1]),
         (QuantFormat::Iq4Nl, &all[..1]),
+        (QuantFormat::Iq4Xs, &all[..1]),
     ] {
         for &(m, n, chunks, multiprocessors) in cases {
             let k = chunks * 256 - if format.block_len() == 32 { 96 } else { 0 };

@@ -289,13 +289,13 @@ mod tests {
     #[test]
     fn weights_are_decoded_once_for_many_rows() {
         let of = |target, format, m| kernels(target, format, m, false);
-        let many = of(Target::Sm90a, QuantFormat::Q4_1, MANY);
-        assert_eq!(many[..2], ["split_rows", "split_blocks_q4_1"]);
+        let many = of(Target::Sm90a, QuantFormat::Q2K, MANY);
+        assert_eq!(many[..2], ["split_rows", "split_blocks_q2_K"]);
         assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
-        assert_eq!(many[3..], ["repair_rows_q4_1"]);
+        assert_eq!(many[3..], ["repair_rows_q2_K"]);
         // Too few rows, and a device without warp groups.
         for (target, m) in [(Target::Sm90a, MANY - 1), (Target::Sm90, MANY)] {
-            let one = of(target, QuantFormat::Q4_1, m);
+            let one = of(target, QuantFormat::Q2K, m);
             assert!(one.len() == 1 && one[0].contains("quant_matmul"), "{one:?}");
         }
     }
@@ -335,11 +335,11 @@ mod tests {
 
     #[test]
     fn products_that_read_the_same_rows_prepare_them_once() {
-        let (q4_k, q4_1) = (QuantFormat::Q4K, QuantFormat::Q4_1);
+        let (q4_k, q2_k) = (QuantFormat::Q4K, QuantFormat::Q2K);
         for (target, format, m, first, all) in [
             (Target::Sm80, q4_k, 16, "round_rows_32", 4),
             (Target::Sm90a, q4_k, 16, "half_rows_32_twice_summing", 4),
-            (Target::Sm90a, q4_1, MORE, "split_rows", 8),
+            (Target::Sm90a, q2_k, MORE, "split_rows", 8),
         ] {
             let steps = normed(target, format, m);
             assert!(steps[0].starts_with("rms_norm") && steps[1] == first, "{steps:?}");
@@ -352,10 +352,10 @@ mod tests {
     fn weights_are_rounded_for_many_rows_where_that_is_asked_for() {
         let of = |format, m, precision| kernels_of(Hardware { precision, ..hardware(Target::Sm90a) }, format, m, false);
         for precision in [Precision::Bf16, Precision::Int8] {
-            let rounded = of(QuantFormat::Q4_1, ROUNDED, precision);
-            assert_eq!(rounded[..2], ["cast_f32_bf16", "round_blocks_q4_1"]);
+            let rounded = of(QuantFormat::Q2K, ROUNDED, precision);
+            assert_eq!(rounded[..2], ["cast_f32_bf16", "round_blocks_q2_K"]);
             assert!(rounded[2].starts_with("gemm_nt_bf16_f32") && rounded.len() == 3, "{rounded:?}");
-            let fewer = |precision| of(QuantFormat::Q4_1, ROUNDED - 1, precision);
+            let fewer = |precision| of(QuantFormat::Q2K, ROUNDED - 1, precision);
             assert_eq!(fewer(precision), fewer(Precision::Contract));
             let halves = of(QuantFormat::Q4K, ROUNDED, precision);
             assert_eq!(halves, ["half_rows_32_summing", "warp_group_quant_matmul_q4_K_128_pairs_rounding"]);
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(both, ["warp_quant_matmul_q4_K_1_overlapping_normed_together_2"]);
         let many = normed(Target::Sm90a, QuantFormat::Q4K, 5);
         assert!(many[0].starts_with("rms_norm"), "{many:?}");
-        let without_kernel = normed(Target::Sm90a, QuantFormat::Q4_1, 1);
+        let without_kernel = normed(Target::Sm90a, QuantFormat::Q2K, 1);
         assert!(without_kernel[0].starts_with("rms_norm"), "{without_kernel:?}");
         assert!(normed(Target::Sm70, QuantFormat::Q4K, 1)[0].starts_with("rms_norm"));
     }
@@ -398,7 +398,7 @@ mod tests {
     fn sums_join_products_of_few_rows() {
         let few = kernels(Target::Sm90a, QuantFormat::Q4K, 1, true);
         assert_eq!(few, ["warp_quant_matmul_q4_K_1_overlapping_adding"]);
-        let many = kernels(Target::Sm90a, QuantFormat::Q4_1, MORE, true);
+        let many = kernels(Target::Sm90a, QuantFormat::Q2K, MORE, true);
         assert_eq!(many.len(), 5, "{many:?}");
         assert!(many[4].starts_with("elementwise_add"), "{many:?}");
     }

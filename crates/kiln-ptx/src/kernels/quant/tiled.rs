@@ -304,11 +304,11 @@ impl TiledQuantMatmul {
             let tiling = Tiling::new(format, [rows, 4 * CHUNK as usize, 1], target, multiprocessors)?;
             Some(Self { shape: tiling.shape(rows == 8) })
         };
-        use QuantFormat::{Iq4Nl, Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+        use QuantFormat::{Iq4Nl, Iq4Xs, Mxfp4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
         let whole = [8, 16, 32, 64]
             .map(|rows| (Q4K, rows, 0))
             .into_iter()
-            .chain([Q5K, Q6K, Q8_0, Q4_0, Iq4Nl, Mxfp4].map(|format| (format, 64, 0)));
+            .chain([Q5K, Q6K, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Iq4Nl, Iq4Xs, Mxfp4].map(|format| (format, 64, 0)));
         let parts = [(Q4K, 64), (Q5K, 16), (Q6K, 32), (Q8_0, 64)].map(|(format, rows)| (format, rows, 4));
         let mut some: Vec<Self> = whole.chain(parts).filter_map(of).collect();
         // With little shared memory per block, more rows are several tiles.

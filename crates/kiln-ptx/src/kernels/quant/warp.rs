@@ -205,7 +205,11 @@ impl WarpQuantMatmul {
         QuantFormat::Q6K,
         QuantFormat::Q8_0,
         QuantFormat::Q4_0,
+        QuantFormat::Q4_1,
+        QuantFormat::Q5_0,
+        QuantFormat::Q5_1,
         QuantFormat::Iq4Nl,
+        QuantFormat::Iq4Xs,
         QuantFormat::Mxfp4,
     ];
 

@@ -16,32 +16,72 @@ pub(super) enum Layout {
     },
     Q6K,
     Q8_0,
-    /// Blocks of a scale and 4-bit integers.
-    Nibbles(Codes),
+    Small(Small),
+    Iq4Xs,
     Mxfp4,
 }
 
-/// The numbers that 4-bit integers represent, in units of their scale.
+/// The numbers that integers represent, in units of their scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Codes {
-    /// Those of Q4_0: from -8 to 7.
-    Centred,
-    /// Those of IQ4_NL.
+    /// The integers less this number.
+    Less(u8),
+    /// Those of IQ4_NL and IQ4_XS.
     Normal,
     /// Those of MXFP4.
     Doubled,
 }
 
 impl Codes {
-    /// The numbers of four integers below 16, a signed byte each.
+    /// The numbers of four integers below 16, or below 32 for [`Codes::Less`], a signed byte each.
     pub(super) fn numbers<'k>(self, k: &'k Builder, integers: Word<'k>) -> Word<'k> {
         match self {
+            Self::Less(0) => integers,
             // No byte borrows from the next.
-            Self::Centred => ((integers | 0x8080_8080u32) - 0x0808_0808u32) ^ 0x8080_8080u32,
+            Self::Less(less) => {
+                let less = u32::from(less) * 0x0101_0101;
+                ((integers | 0x8080_8080u32) - less) ^ 0x8080_8080u32
+            }
             Self::Normal => looked_up(k, &NORMAL, integers),
             Self::Doubled => looked_up(k, &DOUBLED, integers),
         }
     }
+}
+
+/// Blocks of 32 elements with a scale in f16 and the lower four bits of integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Small {
+    pub(super) bytes: u32,
+    pub(super) codes: Codes,
+    /// Where the number is that is added to all elements, also in f16.
+    pub(super) minimum: Option<u32>,
+    /// Where the fifth bits of integers are, a word.
+    pub(super) fifths: Option<u32>,
+    /// Where the lower bits are.
+    pub(super) lower: u32,
+}
+
+impl Small {
+    /// `None` for other formats.
+    pub(super) fn of(format: QuantFormat) -> Option<Self> {
+        let of = |codes, minimum, fifths, lower| {
+            Some(Self { bytes: format.block_bytes() as u32, codes, minimum, fifths, lower })
+        };
+        match format {
+            QuantFormat::Q4_0 => of(Codes::Less(8), None, None, 2),
+            QuantFormat::Q4_1 => of(Codes::Less(0), Some(2), None, 4),
+            QuantFormat::Q5_0 => of(Codes::Less(16), None, Some(2), 6),
+            QuantFormat::Q5_1 => of(Codes::Less(0), Some(2), Some(4), 8),
+            QuantFormat::Iq4Nl => of(Codes::Normal, None, None, 2),
+            _ => None,
+        }
+    }
+}
+
+/// The fifth bits of the four integers of a word, given those of a block, and the number of the first integer.
+pub(super) fn fifth_bits<'k>(bits: Word<'k>, first: Word<'k>) -> Word<'k> {
+    // Bit j of four is moved to byte j.
+    (((bits >> first & 0xfu32) * 0x0020_4081u32) & 0x0101_0101u32) << 4
 }
 
 /// The part of a row of weights that a warp processes at once.
@@ -64,14 +104,7 @@ impl Step {
     /// `None` for formats without such a kernel.
     pub(super) fn of(format: QuantFormat) -> Option<Self> {
         Some(match format {
-            QuantFormat::Q4_1
-            | QuantFormat::Q5_0
-            | QuantFormat::Q5_1
-            | QuantFormat::Q2K
-            | QuantFormat::Q3K
-            | QuantFormat::Iq4Xs => {
-                return None;
-            }
+            QuantFormat::Q2K | QuantFormat::Q3K => return None,
             QuantFormat::Q4K | QuantFormat::Q5K => Self {
                 layout: Layout::Affine { five: format == QuantFormat::Q5K },
                 elements: 256,
@@ -101,10 +134,22 @@ impl Step {
                 is_split: true,
             },
             // Four blocks.
-            QuantFormat::Q4_0 | QuantFormat::Iq4Nl => Self {
-                layout: Layout::Nibbles(if format == QuantFormat::Q4_0 { Codes::Centred } else { Codes::Normal }),
-                elements: 128,
-                bytes: 72,
+            QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
+                let small = Small::of(format)?;
+                Self {
+                    layout: Layout::Small(small),
+                    elements: 128,
+                    bytes: 4 * small.bytes,
+                    group: 32,
+                    has_minima: small.minimum.is_some(),
+                    unsigned: false,
+                    is_split: true,
+                }
+            }
+            QuantFormat::Iq4Xs => Self {
+                layout: Layout::Iq4Xs,
+                elements: 256,
+                bytes: 136,
                 group: 32,
                 has_minima: false,
                 unsigned: false,
@@ -127,7 +172,7 @@ impl Step {
     pub(super) fn reach(&self) -> u32 {
         match self.layout {
             Layout::Affine { .. } => 0,
-            Layout::Q6K | Layout::Q8_0 | Layout::Nibbles(_) => 14,
+            Layout::Q6K | Layout::Q8_0 | Layout::Small(_) | Layout::Iq4Xs => 14,
             Layout::Mxfp4 => 15,
         }
     }
@@ -184,7 +229,8 @@ impl<'k> Row<'k> {
             Layout::Affine { five } => affine(k, five, at.byte_index(bytes), t, turn),
             Layout::Q6K => q6_k(k, at, bytes, t, turn),
             Layout::Q8_0 => q8_0(k, at, bytes, t, turn),
-            Layout::Nibbles(codes) => nibbles(k, codes, at, bytes, t, turn),
+            Layout::Small(small) => self::small(k, small, at, bytes, t, turn),
+            Layout::Iq4Xs => iq4_xs(k, at.byte_index(bytes), t, turn),
             Layout::Mxfp4 => mxfp4(k, at, bytes, t, turn),
         }
     }
@@ -310,27 +356,66 @@ fn q8_0<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Wo
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
 }
 
-/// Four blocks of Q4_0 or IQ4_NL.
-fn nibbles<'k>(
+/// Four small blocks.
+fn small<'k>(
     k: &'k Builder,
-    codes: Codes,
+    small: Small,
     at: Pointer<'k, Shared, u32>,
     bytes: Word<'k>,
     t: Word<'k>,
     turn: Turn<'k>,
 ) -> Row<'k> {
-    const BLOCK: u32 = 18;
+    let block = small.bytes;
+    // The lower half of a block's elements is in the lower nibbles of its bytes, the upper half in the upper ones.
     let right = (t & 2u32) << 1;
-    // The integers of every second block begin two bytes further in a word.
-    let of_lane = [2, BLOCK + 2].map(|first: u32| Unaligned::new(k, at, bytes + (t & 1u32) * 8u32 + first));
-    let group = |block: u32| {
-        let words = of_lane[block as usize % 2].words(block / 2 * 2 * BLOCK, 2);
-        words.into_iter().map(|word| codes.numbers(k, word >> right & 0x0f0f_0f0fu32)).collect()
+    // Every second block may begin two bytes further in a word.
+    let from = |first: Word<'k>| [0, block].map(|further: u32| Unaligned::new(k, at, first + further));
+    let of_lane = from(bytes + (t & 1u32) * 8u32 + small.lower);
+    let of_fifths = small.fifths.map(|fifths| from(bytes + fifths));
+    let group = |number: u32| {
+        let (second, pair) = (number as usize % 2, number / 2 * 2 * block);
+        let words = of_lane[second].words(pair, 2);
+        let bits = of_fifths.as_ref().map(|fifths| fifths[second].words(pair, 1)[0]);
+        let integers = |(i, word): (u32, Word<'k>)| {
+            let lower = word >> right & 0x0f0f_0f0fu32;
+            let first = t * 8u32 + 4 * i;
+            small.codes.numbers(k, bits.map_or(lower, |bits| lower | fifth_bits(bits, first)))
+        };
+        (0..).zip(words).map(integers).collect()
     };
     let groups = (0..4).map(group).collect();
-    let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
-    let scale = |set: u32| (half(k, at, of_turn, set * turn.of * BLOCK), None);
+    let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * block };
+    let scale = |set: u32| {
+        let first = set * turn.of * block;
+        (half(k, at, of_turn, first), small.minimum.map(|minimum| -half(k, at, of_turn, first + minimum)))
+    };
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
+}
+
+/// IQ4_XS.
+fn iq4_xs<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
+    let right = (t & 2u32) << 1;
+    let of_lane = at.byte_index((t & 1u32) * 8u32).bytes(8);
+    let group = |number: i32| {
+        let words = [0, 1].map(|i| k.ld(of_lane.bytes(16 * number + 4 * i)));
+        words.into_iter().map(|word| Codes::Normal.numbers(k, word >> right & 0x0f0f_0f0fu32)).collect()
+    };
+    let groups = (0..8).map(group).collect();
+    let [first, lower] = [0, 1].map(|word| k.ld(at.offset(word)));
+    let unit = k.cvt_f32(k.halves::<F16>(first)[0]);
+    // Scales plus 32, a byte each: four bits are in one place, two in another.
+    let (even, odd) = (lower & 0x0f0f_0f0fu32, lower >> 4 & 0x0f0f_0f0fu32);
+    let scales = [(0x5140u32, 16), (0x7362, 24)].map(|(selector, bit): (u32, u32)| {
+        let upper = first >> bit & 0xffu32;
+        let upper = upper & 3u32 | (upper & 0x0cu32) << 6 | (upper & 0x30u32) << 12 | (upper & 0xc0u32) << 18;
+        k.prmt(even, odd, selector) | upper << 4
+    });
+    let scale = |set: u32| {
+        let number = set * turn.of;
+        let scale = turn.byte(k, scales[number as usize / 4], number % 4) - (f32::from_bits(LIFTED) + 32.0);
+        (unit * scale, None)
+    };
+    Row { groups, scales: (0..8 / turn.of).map(scale).collect() }
 }
 
 /// Four blocks of MXFP4.

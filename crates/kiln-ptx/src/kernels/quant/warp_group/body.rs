@@ -1,14 +1,13 @@
 //! What the threads of a product on warp groups do.
 
 use super::super::parts::{Repair, is_finite};
-use super::weights::{self, CHUNK, GROUP, GROUPS, Row, STEP};
+use super::weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};
 use super::{DEPTH, GROUPS_OF_WARPS, Shape, TALL, WEIGHTS, Word};
 use crate::kernels::gemm::{Order, always};
-use crate::kernels::math::F32;
 use crate::kernels::team;
 use crate::operands::{Blocks, RegisterCount};
 use crate::{
-    Builder, Consumer, Descriptor, F16, Global, Panels, Pipeline, Pointer, Producer, Shared, SharedCluster,
+    Builder, Consumer, Descriptor, F16, Global, Panels, Pipeline, Pointer, Producer, Shared, SharedCluster, Sums,
     TensorParameter, Value, Variable,
 };
 
@@ -44,19 +43,6 @@ struct Parts<'k> {
     first: [Variable<'k, u32>; 4],
     lower: Option<[Variable<'k, u32>; 4]>,
     rest: Option<[Variable<'k, u32>; 4]>,
-}
-
-/// The minima of a chunk of two rows, as an operand, and what their products are multiplied by.
-struct Minima<'k> {
-    of_rows: [Word<'k>; 2],
-    units: [F32<'k>; 2],
-}
-
-impl<'k> Minima<'k> {
-    fn new(k: &'k Builder, rows: &[Row<'k>; 2]) -> Self {
-        let units = rows.each_ref().map(|row| k.neg(row.unit_of_minima()));
-        Self { of_rows: rows.each_ref().map(Row::minima), units }
-    }
 }
 
 /// The kernel while it is written.
@@ -323,14 +309,14 @@ impl<'k> Body<'k> {
                     let at = at.bytes((below * shape.packing.pitch()) as i32);
                     Row::new(k, shape.packing, at, offset, t)
                 });
-                let minima = of_sums.as_ref().map(|_| Minima::new(k, &rows));
-                self.chunk(&rows, operand, &of_x, &totals, || {
-                    k.bar_warp_sync(u32::MAX);
-                    self.release(&of_weights, stage);
-                    of_weights.consumer.advance(k);
-                });
+                let sums = self.chunk(&rows, operand, &of_x, &totals);
+                let minima = of_sums.as_ref().map(|_| rows.each_ref().map(Row::minima));
+                // The warp has read the weights.
+                k.bar_warp_sync(u32::MAX);
+                self.release(&of_weights, stage);
+                of_weights.consumer.advance(k);
                 if let (Some((reader, operand)), Some(minima)) = (&of_sums, minima) {
-                    self.subtract(&minima, reader, *operand, chunk, &totals);
+                    self.subtract(&minima, reader, *operand, chunk, sums, &totals);
                 }
             });
             self.store(place, [in_tile, t], &totals);
@@ -355,15 +341,14 @@ impl<'k> Body<'k> {
         })
     }
 
-    /// Adds the products of a chunk to the totals; `read` runs when the weights have been read.
+    /// Adds the products of a chunk to the totals. Returns the registers of its sums.
     fn chunk(
         &self,
         rows: &[Row<'k>; 2],
         operand: Descriptor<'k>,
         x: &Reader<'k>,
         totals: &[Variable<'k, f32>],
-        read: impl Fn(),
-    ) {
+    ) -> Sums<'k> {
         let k = self.k;
         let shape = self.shape;
         let (chain, plane) = (shape.packing.chain() / GROUP, shape.whole_panel().bytes());
@@ -425,8 +410,6 @@ impl<'k> Body<'k> {
             // Weights are decoded during the products.
             if end < GROUPS {
                 next = groups(end);
-            } else {
-                read();
             }
             if end.is_multiple_of(chain) {
                 let sums = running.finish();
@@ -444,32 +427,43 @@ impl<'k> Body<'k> {
                 running = sums.start();
             }
         }
+        running.finish()
     }
 
     /// Subtracts the products of minima.
     fn subtract(
         &self,
-        minima: &Minima<'k>,
+        minima: &[Minima<'k>; 2],
         reader: &Reader<'k>,
         operand: Descriptor<'k>,
         chunk: Word<'k>,
+        mut sums: Sums<'k>,
         totals: &[Variable<'k, f32>],
     ) {
         let k = self.k;
         let never = k.not(always(k, self.lane));
-        let [first, second] = minima.of_rows;
-        let a = [first, second, weights::lower(k, first), weights::lower(k, second)].map(|word| k.variable(word));
+        let [first, second] = minima.each_ref().map(|of_row| of_row.pair);
+        // The second parts of sums are multiplied by `LOWER`. Integers remain exact when they are divided by it; other minima
+        // are multiplied apart.
+        let operands = if self.shape.packing.has_integer_minima() {
+            vec![([first, second, weights::lower(k, first), weights::lower(k, second)], 1.0)]
+        } else {
+            let zero = k.constant(0u32);
+            vec![([first, second, zero, zero], 1.0), ([zero, zero, first, second], 1.0 / weights::LOWER)]
+        };
         let stage = reader.consumer.acquire(k);
         // The chunk's quarter of the panel.
         let operand = operand.byte_index(k.mad(stage, reader.ring.stage_bytes, (chunk & 3u32) * 32u32));
-        let sums = k.sums(1, self.shape.columns).start();
-        sums.group(|| sums.multiply_registers::<F16>(0, a, operand, 0, never));
-        let found = sums.finish();
+        for (a, factor) in operands {
+            let a = a.map(|word| k.variable(word));
+            sums.during(|sums| sums.group(|| sums.multiply_registers::<F16>(0, a, operand, 0, never)));
+            let units = minima.each_ref().map(|of_row| of_row.unit * -factor);
+            for (i, value) in sums.values(0).into_iter().enumerate() {
+                totals[i].set(k.fma(units[i / 2 % 2], value, totals[i]));
+            }
+        }
         self.release(reader, stage);
         reader.consumer.advance(k);
-        for (i, value) in found.values(0).into_iter().enumerate() {
-            totals[i].set(k.fma(minima.units[i / 2 % 2], value, totals[i]));
-        }
     }
 
     /// The row and the column of the sum of this number, counted in pairs of adjacent rows of x, of a row of weights and of the one

@@ -276,11 +276,12 @@ impl WarpGroupQuantMatmul {
             let tiling = WarpGroupTiling::new(format, extents, rounds, Target::Sm90a, multiprocessors)?;
             Some(Self { shape: tiling.shape(rows == 64) })
         };
-        use QuantFormat::{Iq4Nl, Mxfp4, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+        use QuantFormat::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
         let whole = [16, 32, 64, 128].map(|rows| (Q4K, rows, false, 0));
-        let others = [Q5K, Q6K, Q8_0, Q4_0, Iq4Nl, Mxfp4].map(|format| (format, 128, false, 0));
+        let others = [Q5K, Q6K, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Iq4Nl, Mxfp4].map(|format| (format, 128, false, 0));
         let rounding = [Q4K, Q6K, Q8_0].map(|format| (format, 128, true, 0));
-        let parts = [(Q4K, 128, 8), (Q6K, 16, 16), (Q8_0, 32, 4)].map(|(format, rows, few)| (format, rows, false, few));
+        let parts = [(Q4K, 128, 8), (Q6K, 16, 16), (Q8_0, 32, 4), (Q5_1, 64, 8)]
+            .map(|(format, rows, few)| (format, rows, false, few));
         whole.into_iter().chain(others).chain(rounding).chain(parts).filter_map(of).collect()
     }
 }

@@ -33,7 +33,7 @@ const LEAST_OF_GROUP: f32 = 1.0 / 65_536.0;
 /// Rounds rows of x to f16, once or in two parts, and sums groups of 32 elements where weights have minima.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HalfRows {
-    /// Adjacent elements of which lanes have equal parts, 16 or 32: this determines the order in a row.
+    /// Adjacent elements that the lanes of a quad share, 16 or 32: this determines the order in a row.
     adjacent: u32,
     has_lower: bool,
     has_sums: bool,
@@ -132,7 +132,7 @@ impl HalfRows {
                 let rest = (sum - unpack(k, PtxType::F16, upper)[0]) * LOWER;
                 let rest = pack(k, PtxType::F16, [rest, rest]);
                 // A chunk has the sums of its groups and then their second parts.
-                let of_chunk = at / CHUNK * (2 * CHUNK / GROUP) + (at / GROUP & 7u32);
+                let of_chunk = at / CHUNK * (2 * CHUNK / GROUP) + ((at / GROUP) & 7u32);
                 let to = sums.index_wide(k.mad_wide(row, depth / (GROUP / 2), k.cvt_u64(of_chunk)));
                 let writes = k.and(is_there, k.eq(t, 0));
                 k.st_if(writes, to, k.halves::<F16>(upper)[0]);

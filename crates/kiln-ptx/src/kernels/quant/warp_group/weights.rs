@@ -1,14 +1,15 @@
 //! Weights as the first operand of products of f16: integers, which f16 holds exactly.
 //!
 //! `W = d · q − m`. In formats with blocks of 256 elements, q contains the scale of its group and d is the unit of the block. Integers
-//! of Q6_K reach 4096, and have a second part where f16 does not hold them. In formats with blocks of 32, d is the scale of the block.
+//! of Q6_K reach 4096, and have a second part where f16 does not hold them. In other formats d is the scale of 32 elements.
 
 use kiln_ir::{QuantFormat, f16};
 
-use super::super::weights::Codes;
+use super::super::weights::{Codes, Small, fifth_bits};
 use super::Word;
+use crate::kernels::half::pack;
 use crate::kernels::math::F32;
-use crate::{Builder, F16, Operand, Pointer, Shared, Value};
+use crate::{Builder, F16, Operand, Pointer, PtxType, Shared, Value};
 
 /// Elements of a row that are multiplied at once.
 pub(super) const CHUNK: u32 = 256;
@@ -34,8 +35,7 @@ pub(super) enum Packing {
     },
     Q6K,
     Q8_0,
-    /// Q4_0 and IQ4_NL.
-    Nibbles(Codes),
+    Small(Small),
     Mxfp4,
 }
 
@@ -47,25 +47,22 @@ impl Packing {
             QuantFormat::Q5K => Self::Affine { five: true },
             QuantFormat::Q6K => Self::Q6K,
             QuantFormat::Q8_0 => Self::Q8_0,
-            QuantFormat::Q4_0 => Self::Nibbles(Codes::Centred),
-            QuantFormat::Iq4Nl => Self::Nibbles(Codes::Normal),
+            QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
+                Self::Small(Small::of(format)?)
+            }
             QuantFormat::Mxfp4 => Self::Mxfp4,
-            QuantFormat::Q4_1
-            | QuantFormat::Q5_0
-            | QuantFormat::Q5_1
-            | QuantFormat::Q2K
-            | QuantFormat::Q3K
-            | QuantFormat::Iq4Xs => return None,
+            QuantFormat::Q2K | QuantFormat::Q3K | QuantFormat::Iq4Xs => return None,
         })
     }
 
     /// Bytes of a chunk of a row.
     pub(super) fn bytes(self) -> u32 {
         match self {
-            Self::Affine { five: false } | Self::Nibbles(_) => 144,
+            Self::Affine { five: false } => 144,
             Self::Affine { five: true } => 176,
             Self::Q6K => 210,
             Self::Q8_0 => 272,
+            Self::Small(small) => GROUPS * small.bytes,
             Self::Mxfp4 => 136,
         }
     }
@@ -78,28 +75,40 @@ impl Packing {
             Self::Affine { five: true } => 224,
             Self::Q6K => 240,
             Self::Q8_0 => 288,
-            Self::Nibbles(_) | Self::Mxfp4 => 144,
+            // Rows of 192 bytes would be in two banks.
+            Self::Small(small) if small.bytes == 24 => 208,
+            Self::Small(small) => GROUPS * small.bytes,
+            Self::Mxfp4 => 144,
         }
     }
 
     /// Copies begin at multiples of 16 bytes: the offset of a chunk from there, the same for all rows. `None` if it is always 0.
     pub(super) fn offset<'k>(self, chunk: Word<'k>) -> Option<Word<'k>> {
-        (!self.bytes().is_multiple_of(16)).then(|| chunk * self.bytes() & 15u32)
+        (!self.bytes().is_multiple_of(16)).then(|| (chunk * self.bytes()) & 15u32)
     }
 
     /// Elements with a common `d`, whose products are added in a chain.
     pub(super) fn chain(self) -> u32 {
         match self {
             Self::Affine { .. } | Self::Q6K => CHUNK,
-            Self::Q8_0 | Self::Nibbles(_) | Self::Mxfp4 => GROUP,
+            Self::Q8_0 | Self::Small(_) | Self::Mxfp4 => GROUP,
         }
     }
 
     pub(super) fn has_minima(self) -> bool {
+        match self {
+            Self::Affine { .. } => true,
+            Self::Small(small) => small.minimum.is_some(),
+            Self::Q6K | Self::Q8_0 | Self::Mxfp4 => false,
+        }
+    }
+
+    /// Whether minima are integers in units of the block.
+    pub(super) fn has_integer_minima(self) -> bool {
         matches!(self, Self::Affine { .. })
     }
 
-    /// Adjacent elements of which each lane has four, 16, or eight, 32: this determines the order of elements of x.
+    /// Adjacent elements that the lanes of a quad share, 16 or 32: this determines the order of elements of x.
     pub(super) fn adjacent(self) -> u32 {
         if self == Self::Q6K { STEP } else { GROUP }
     }
@@ -126,9 +135,8 @@ pub(super) struct Row<'k> {
     shift: Word<'k>,
     /// The number of the lane in its quad.
     t: Word<'k>,
-    /// Scales of groups and their minima, a byte each.
+    /// Scales of groups, a byte each.
     scales: Vec<Word<'k>>,
-    minima: Vec<Word<'k>>,
 }
 
 /// `count` words from this byte on; `unaligned` selects a word from two if the byte may be the third of a word.
@@ -181,33 +189,32 @@ impl<'k> Row<'k> {
         offset: Option<Word<'k>>,
         t: Word<'k>,
     ) -> Self {
-        let (mut scales, mut minima) = (Vec::new(), Vec::new());
+        let mut scales = Vec::new();
         let at = offset.map_or(at, |offset| at.byte_index(offset & !3u32));
         let in_word = offset.map_or_else(|| k.constant(0u32), |offset| offset & 3u32);
         let unaligned = offset.filter(|_| !packing.bytes().is_multiple_of(4));
         let unaligned = unaligned.map(|_| k.selp(0x5432u32, 0x3210u32, k.ne(in_word, 0)));
         match packing {
             Packing::Affine { .. } => {
-                let [a, b, c] = [1, 2, 3].map(|word| k.ld(at.offset(word)));
+                let [a, c] = [1, 3].map(|word| k.ld(at.offset(word)));
                 // The bytes of the first four groups contain the upper two bits of the last four.
                 scales = vec![a & 0x3f3f_3f3fu32, c & 0x0f0f_0f0fu32 | a >> 2 & 0x3030_3030u32];
-                minima = vec![b & 0x3f3f_3f3fu32, c >> 4 & 0x0f0f_0f0fu32 | b >> 2 & 0x3030_3030u32];
             }
             // Inverting the sign bit adds 128 to each byte.
             Packing::Q6K => {
                 let words = words(k, at, unaligned, 192, 4);
                 scales = words.into_iter().map(|word| word ^ 0x8080_8080u32).collect();
             }
-            Packing::Q8_0 | Packing::Nibbles(_) | Packing::Mxfp4 => {}
+            Packing::Q8_0 | Packing::Small(_) | Packing::Mxfp4 => {}
         }
         let bytes = match packing {
             Packing::Affine { .. } | Packing::Q8_0 => t * 8u32,
             Packing::Q6K => t * 4u32,
             // The lower half of a block's elements is in the lower nibbles of its bytes.
-            Packing::Nibbles(_) | Packing::Mxfp4 => (t & 1u32) * 8u32,
+            Packing::Small(_) | Packing::Mxfp4 => (t & 1u32) * 8u32,
         };
         let of_lane = at.byte_index(bytes);
-        Self { k, packing, at, of_lane, unaligned, in_word, shift: (t & 2u32) << 1, t, scales, minima }
+        Self { k, packing, at, of_lane, unaligned, in_word, shift: (t & 2u32) << 1, t, scales }
     }
 
     /// `count` words from this byte of the lane's part on.
@@ -219,10 +226,14 @@ impl<'k> Row<'k> {
     pub(super) fn group(&self, group: u32) -> [Elements<'k>; 2] {
         let k = self.k;
         let of_bytes = |word: Word<'k>| integers(k, word ^ 0x8080_8080u32, 128.0);
-        let of_codes = |first: u32, codes: Codes| {
+        let of_codes = |first: u32, codes: Codes, fifths: Option<Word<'k>>| {
             let words = self.words(first, 2);
-            let numbers = |word: Word<'k>| codes.numbers(k, word >> self.shift & 0x0f0f_0f0fu32);
-            [0, 1].map(|i: usize| Elements { first: of_bytes(numbers(words[i])), rest: None })
+            [0, 1].map(|i: usize| {
+                let lower = words[i] >> self.shift & 0x0f0f_0f0fu32;
+                let first = self.t * 8u32 + 4 * i as u32;
+                let integers = fifths.map_or(lower, |bits| lower | fifth_bits(bits, first));
+                Elements { first: of_bytes(codes.numbers(k, integers)), rest: None }
+            })
         };
         match self.packing {
             Packing::Affine { five } => self.affine(group, five),
@@ -231,8 +242,12 @@ impl<'k> Row<'k> {
                 let words = self.words(34 * group + 2, 2);
                 [0, 1].map(|i: usize| Elements { first: of_bytes(words[i]), rest: None })
             }
-            Packing::Nibbles(codes) => of_codes(18 * group + 2, codes),
-            Packing::Mxfp4 => of_codes(17 * group + 1, Codes::Doubled),
+            Packing::Small(small) => {
+                let block = group * small.bytes;
+                let fifths = small.fifths.map(|fifths| words(k, self.at, None, block + fifths, 1)[0]);
+                of_codes(block + small.lower, small.codes, fifths)
+            }
+            Packing::Mxfp4 => of_codes(17 * group + 1, Codes::Doubled, None),
         }
     }
 
@@ -295,7 +310,7 @@ impl<'k> Row<'k> {
             Packing::Affine { .. } => half(0),
             Packing::Q6K => half(208),
             Packing::Q8_0 => half(34 * group),
-            Packing::Nibbles(_) => half(18 * group),
+            Packing::Small(small) => half(group * small.bytes),
             Packing::Mxfp4 => {
                 let place = 17 * group;
                 let word: Word<'k> = k.ld(self.at.bytes((place & !3) as i32));
@@ -308,19 +323,32 @@ impl<'k> Row<'k> {
         }
     }
 
-    /// The factor of the sums of minima.
-    pub(super) fn unit_of_minima(&self) -> F32<'k> {
-        let half: Value<'k, F16> = self.k.ld(self.at.bytes(2).cast());
-        self.k.cvt_f32(half)
-    }
-
-    /// [`MINIMUM`] times the minima of two of the eight groups, those from twice the number of the lane in its quad on.
-    pub(super) fn minima(&self) -> Word<'k> {
+    /// The minima of the chunk as an operand, and the factor of its products: what is subtracted from the sums.
+    pub(super) fn minima(&self) -> Minima<'k> {
         let k = self.k;
-        let word = k.selp(self.minima[1], self.minima[0], k.ge(self.t, 2));
+        let half = |at: Pointer<'k, Shared, u32>| {
+            let half: Value<'k, F16> = k.ld(at.cast());
+            k.cvt_f32(half)
+        };
+        if let Packing::Small(Small { bytes, minimum: Some(minimum), .. }) = self.packing {
+            let first = self.at.byte_index(self.t * (2 * bytes)).bytes(minimum as i32);
+            let pair = pack(k, PtxType::F16, [half(first), half(first.bytes(bytes as i32))]);
+            return Minima { pair, unit: k.constant(-MINIMUM) };
+        }
+        let [b, c] = [2, 3].map(|word| k.ld(self.at.offset(word)));
+        let lasts = c >> 4 & 0x0f0f_0f0fu32 | b >> 2 & 0x3030_3030u32;
+        let word = k.selp(lasts, b & 0x3f3f_3f3fu32, k.ge(self.t, 2));
         let selector = (self.t & 1u32) * 0x0202u32 + 0x4140u32;
-        fma(k, k.prmt(word, LIFTED, selector), pair(MINIMUM), pair(-LIFT * MINIMUM))
+        let integers = fma(k, k.prmt(word, LIFTED, selector), pair(MINIMUM), pair(-LIFT * MINIMUM));
+        Minima { pair: integers, unit: half(self.at.bytes(2)) }
     }
+}
+
+/// The minima of two of the eight groups of a row of a chunk, those from twice the number of the lane in its quad on.
+pub(super) struct Minima<'k> {
+    /// Multiplied by the sums of the groups divided by [`MINIMUM`].
+    pub(super) pair: Word<'k>,
+    pub(super) unit: F32<'k>,
 }
 
 /// Divides a pair by [`LOWER`].
