@@ -128,7 +128,7 @@ fn quantised_products_keep_the_limits_of_copies_and_devices() {
     assert!(of(Q4K, [16, 4096, 8], Target::Sm90).is_none(), "warp groups are Hopper's alone");
     assert!(of(Q6K, [16, 256, 8], Target::Sm90a).is_none(), "rows that are no multiples of 16 bytes");
     assert!(of(Q8_0, [16, 32, 8], Target::Sm90a).is_none(), "less than a chunk");
-    assert!(of(QuantFormat::Q3K, [16, 4096, 8], Target::Sm90a).is_none());
+    assert!(of(Q3K, [16, 4096, 8], Target::Sm90a).is_none());
     assert!(of(Q4K, [0, 4096, 8], Target::Sm90a).is_none() && of(Q4K, [16, 0, 8], Target::Sm90a).is_none());
 }
 
