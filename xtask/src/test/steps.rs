@@ -212,8 +212,12 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("web", "the page in Chromium, the module in Node, and their sizes", web).slow(),
         Step::commands(
             "benches",
-            "no lint in the benchmarks",
-            &["cargo clippy -p kiln-benches --all-targets -- -D warnings"],
+            "no lint in the benchmarks; those of CUDA compile",
+            &[
+                "cargo clippy -p kiln-benches --all-targets -- -D warnings",
+                // A workspace of its own.
+                "cargo check --manifest-path benches/cuda/Cargo.toml --target-dir target",
+            ],
         )
         .slow(),
     ]);
