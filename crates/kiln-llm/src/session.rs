@@ -17,8 +17,8 @@ use crate::{Adapter, Decoder, Error, GenerationStream, Model, Result, Sampler, S
 pub(crate) struct Parts(&'static [(usize, usize)]);
 
 impl Parts {
-    /// A GPU takes about as long for a few rows as for many: on an H100 graphs of 1, 8, 64, 256 and 512 rows of a Llama of 8 B in
-    /// Q4_K_M take 2.4, 3.5, 7, 19 and 34 ms.
+    /// A GPU takes about as long for a few rows as for many: on an H100 graphs of 1, 64, 256 and 512 rows of a Llama of 8 B in
+    /// Q4_K_M take 2.4, 8, 19 and 34 ms (`kiln-llm bench --device cuda -p N -n 0`).
     pub(crate) const GPU: Self = Self(&[(1, 1), (8, 3), (64, 17), (256, 136), (512, 385), (1024, 1000)]);
     /// On the CPU a row takes a third of the time in a graph of eight rows, a fourth in one of 64, and hardly less in larger ones.
     pub(crate) const CPU: Self = Self(&[(1, 1), (8, 4), (64, 50), (512, 480), (1024, 1000)]);

@@ -289,7 +289,7 @@ impl<'k> Body<'k> {
         let shape = self.shape;
         let sharing = shape.sharing;
         let [Some(weights), sums, Some(x)] = self.rings else { return };
-        // What the last thread reads of units and addends is written.
+        // Preceding launches have written units and what is added.
         k.griddepcontrol_wait::<u32>();
         let group = (self.warp >> 2) - 1;
         let (g, t) = (self.lane >> 2, self.lane & 3u32);

@@ -9,10 +9,9 @@
 //! Products of elements with a common scale are added in a chain by the tensor cores, which round every sum towards zero, and
 //! then in f32 to those before it, rounded to nearest.
 //!
-//! Where there are fewer tiles than multiprocessors, k is cut in parts, and [`JoinParts`] adds them up. (Blocks of a cluster could add
-//! them up through shared memory, but clusters of four leave too many multiprocessors idle: 43 us instead of 30 with 128 rows of
-//! 4096 by 4096 on an H100.) Sums that are not finite are computed again product by product; rows of x that f16 cannot hold make
-//! them NaN.
+//! Where there are fewer tiles than multiprocessors, k is cut in parts, and [`JoinParts`] adds them up. Blocks of a cluster could add
+//! them up through shared memory, but clusters of four leave multiprocessors idle, and were slower on an H100. Sums that are not
+//! finite are computed again product by product; rows of x that f16 cannot hold make them NaN.
 
 mod body;
 mod rows;
