@@ -3,13 +3,14 @@
 use kiln_device::{Location, lower};
 use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{DType, QuantFormat, Result};
-use kiln_ptx::PtxType;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
+use kiln_ptx::{Launch, PtxType};
 
 use super::matmul::{self, K_INNERMOST};
 use super::{Launches, Lower, Lowering, Value, accepted, cast};
 use crate::CudaDevice;
+use crate::plan::Code;
 
 impl Lower<CudaDevice> for Quantize {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -127,20 +128,30 @@ fn tiled(
     let Some(joining) = accepted(tiling.joining(adds))? else { return Ok(false) };
     let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
     plan.run(rounding, rounds, &[x, rounded, units]);
-    let own = [rounded, units, weights];
-    match joining {
-        Some((joining, joins)) => {
-            let parts = plan.scratch_bytes(of_parts);
-            plan.run(product, launch, &[&own[..], &[parts]].concat());
-            let buffers = [parts, out, x, weights].into_iter().chain(addend);
-            plan.run(joining, joins, &buffers.collect::<Vec<_>>());
-        }
-        None => {
-            let buffers = own.into_iter().chain([out, x]).chain(addend);
-            plan.run(product, launch, &buffers.collect::<Vec<_>>());
-        }
-    }
+    let joining = joining.map(|(joining, joins)| (joining, joins, of_parts));
+    run_product(plan, (product, launch), joining, [&[rounded, units, weights], &[]], [x, weights, out], addend);
     Ok(true)
+}
+
+/// Runs a product that writes its result, or parts of it that another kernel adds up. The product reads `own` operands, before
+/// its result and last.
+fn run_product(
+    plan: &mut Lowering<'_>,
+    (product, launch): (impl Into<Code>, Launch),
+    joining: Option<(quant::JoinParts, Launch, usize)>,
+    [own, last]: [&[Location]; 2],
+    [x, weights, out]: [Location; 3],
+    addend: Option<Location>,
+) {
+    let addend: Vec<Location> = addend.into_iter().collect();
+    match joining {
+        Some((joining, joins, of_parts)) => {
+            let parts = plan.scratch_bytes(of_parts);
+            plan.run(product, launch, &[own, &[parts], last].concat());
+            plan.run(joining, joins, &[&[parts, out, x, weights], &addend[..]].concat());
+        }
+        None => plan.run(product, launch, &[own, &[out, x], &addend, last].concat()),
+    }
 }
 
 /// Adds the product of rows that are rounded to f16, with weights that are decoded in registers, on warp groups. Returns
@@ -166,18 +177,9 @@ fn on_warp_groups(
     let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
     let sums = tiling.has_sums().then(|| plan.scratch_bytes(of_sums));
     plan.run(rounding, rounds, &[x, rounded, units].into_iter().chain(sums).collect::<Vec<_>>());
-    let own = [rounded, units, weights];
-    match joining {
-        Some((joining, joins)) => {
-            let parts = plan.scratch_bytes(of_parts);
-            plan.run(product, launch, &own.into_iter().chain([parts]).chain(sums).collect::<Vec<_>>());
-            plan.run(joining, joins, &[parts, out, x, weights].into_iter().chain(addend).collect::<Vec<_>>());
-        }
-        None => {
-            let buffers = own.into_iter().chain([out, x]).chain(addend).chain(sums);
-            plan.run(product, launch, &buffers.collect::<Vec<_>>());
-        }
-    }
+    let joining = joining.map(|(joining, joins)| (joining, joins, of_parts));
+    let last: Vec<Location> = sums.into_iter().collect();
+    run_product(plan, (product, launch), joining, [&[rounded, units, weights], &last], [x, weights, out], addend);
     Ok(true)
 }
 

@@ -1,4 +1,4 @@
-//! Products whose k is cut in parts, and the sums that are computed again.
+//! How products in tiles are written: as a whole, with sums that are computed again, or in parts of k, which are added up.
 
 use kiln_ir::{QuantFormat, Result};
 
@@ -6,6 +6,7 @@ use super::weights::Step;
 use super::{ExactRow, Word};
 use crate::kernel::extent;
 use crate::kernels::math::F32;
+use crate::kernels::team;
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value};
 
 /// Threads of a block that adds up parts.
@@ -25,7 +26,7 @@ pub(super) struct Repair<'k> {
 
 impl<'k> Repair<'k> {
     /// The product of a row of x with a row of the weights.
-    pub(super) fn exact(&self, [row, of_weights]: [Word<'k>; 2]) -> F32<'k> {
+    fn exact(&self, [row, of_weights]: [Word<'k>; 2]) -> F32<'k> {
         let k = self.k;
         let x = self.x.index_wide(k.mul_wide(row, self.depth));
         let row = ExactRow { x, gamma: None, depth: self.depth };
@@ -33,8 +34,57 @@ impl<'k> Repair<'k> {
     }
 }
 
-pub(super) fn is_finite<'k>(k: &'k Builder, x: F32<'k>) -> Value<'k, bool> {
+fn is_finite<'k>(k: &'k Builder, x: F32<'k>) -> Value<'k, bool> {
     k.lt(k.abs(x), f32::INFINITY)
+}
+
+/// Where a thread writes its sums of a product.
+pub(super) struct Results<'k> {
+    pub(super) k: &'k Builder,
+    /// The result or a part of it, and its columns.
+    pub(super) out: Pointer<'k, Global, f32>,
+    pub(super) columns: Word<'k>,
+    /// What computes sums again that are not finite, if that is done.
+    pub(super) repair: Option<Repair<'k>>,
+    /// What is added to the sums.
+    pub(super) addend: Option<Pointer<'k, Global, f32>>,
+}
+
+impl<'k> Results<'k> {
+    /// Writes `count` sums. `place` gives the row and the column of a sum by its number, and whether they exist; `sum` the sum,
+    /// given its number, its row, and whether that exists.
+    pub(super) fn store(
+        &self,
+        count: u32,
+        place: impl Fn(Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>),
+        sum: impl Fn(u32, Word<'k>, Value<'k, bool>) -> F32<'k>,
+    ) {
+        let &Self { k, out, columns, repair, addend } = self;
+        let at = |[i, j]: [Word<'k>; 2]| k.mad_wide(i, columns, k.cvt_u64(j));
+        let store = |number: u32| {
+            let (place, is_there) = place(k.constant(number));
+            let sum = sum(number, place[0], is_there);
+            let finite = is_finite(k, sum);
+            let at = at(place);
+            let result = addend.map_or(sum, |addend| sum + k.ld_if(is_there, addend.index_wide(at), 0.0f32));
+            k.st_if(is_there, out.index_wide(at), result);
+            finite
+        };
+        let finite = team::tree((0..count).map(store).collect(), |a, b| k.and(a, b));
+        let (Some(repair), Some(finite)) = (repair, finite) else { return };
+        k.if_(k.not(finite), || {
+            k.for_(0u32, count, 1u32, |number| {
+                let (place, is_there) = place(number);
+                let to = out.index_wide(at(place));
+                let found = k.ld_if(is_there, to, 0.0f32);
+                k.if_(k.not(is_finite(k, found)), || {
+                    let exact = repair.exact(place);
+                    let addend = addend.map(|addend| k.ld(addend.index_wide(at(place))));
+                    k.st(to, addend.map_or(exact, |addend| exact + addend));
+                });
+            });
+        });
+    }
 }
 
 /// Adds up the parts of a product, and what is added to it.

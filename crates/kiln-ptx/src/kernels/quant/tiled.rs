@@ -14,13 +14,13 @@
 use kiln_ir::{QuantFormat, Result};
 
 use super::Word;
-use super::parts::{JoinParts, Repair, is_finite};
+use super::parts::{JoinParts, Repair, Results};
 use super::rounding::{GROUP, Rounded, VECTOR};
 use super::weights::{Row, Step, Turn};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;
-use crate::kernels::team::{self, WARP};
+use crate::kernels::team::WARP;
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 
 /// Warps of a block, which share its rows of weights. Measured on an H100 with 64 rows of x: half as many warps with
@@ -595,34 +595,15 @@ impl<'k> Body<'k> {
     fn finish(&self) {
         let k = self.k;
         let [m, n, _] = self.extents;
-        let at = |[i, j]: [Word<'k>; 2]| k.mad_wide(i, n, k.cvt_u64(j));
         let out = match self.shape.is_part {
             true => self.out.index_wide(k.mul_wide(k.ctaid_z() * m, n)),
             false => self.out,
         };
-        let mut finite = Vec::new();
-        for (four, sums) in (0..).zip(&self.sums) {
-            for (half, sum) in (0..).zip(sums) {
-                let (place, is_there) = self.place(k.constant(four), k.constant(half));
-                let sum = sum.get();
-                finite.push(is_finite(k, sum));
-                let at = at(place);
-                let result = self.addend.map_or(sum, |addend| sum + k.ld_if(is_there, addend.index_wide(at), 0.0f32));
-                k.st_if(is_there, out.index_wide(at), result);
-            }
-        }
-        let (Some(repair), Some(finite)) = (self.repair, team::tree(finite, |a, b| k.and(a, b))) else { return };
-        k.if_(k.not(finite), || {
-            k.for_(0u32, 2 * self.shape.fours(), 1u32, |number| {
-                let (place, is_there) = self.place(number >> 1, number & 1u32);
-                let to = out.index_wide(at(place));
-                let found = k.ld_if(is_there, to, 0.0f32);
-                k.if_(k.not(is_finite(k, found)), || {
-                    let exact = repair.exact(place);
-                    let addend = self.addend.map(|addend| k.ld(addend.index_wide(at(place))));
-                    k.st(to, addend.map_or(exact, |addend| exact + addend));
-                });
-            });
-        });
+        let results = Results { k, out, columns: n, repair: self.repair, addend: self.addend };
+        results.store(
+            2 * self.shape.fours(),
+            |number| self.place(number >> 1, number & 1u32),
+            |number, _, _| self.sums[number as usize / 2][number as usize % 2].get(),
+        );
     }
 }

@@ -1,10 +1,9 @@
 //! What the threads of a product on warp groups do.
 
-use super::super::parts::{Repair, is_finite};
+use super::super::parts::{Repair, Results};
 use super::weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};
 use super::{DEPTH, GROUPS_OF_WARPS, Shape, TALL, WEIGHTS, Word};
 use crate::kernels::gemm::{Order, always};
-use crate::kernels::team;
 use crate::operands::{Blocks, RegisterCount};
 use crate::{
     Builder, Consumer, Descriptor, F16, Global, Panels, Pipeline, Pointer, Producer, Shared, SharedCluster, Sums,
@@ -486,32 +485,15 @@ impl<'k> Body<'k> {
     fn store(&self, place: Place<'k>, in_tile: [Word<'k>; 2], totals: &[Variable<'k, f32>]) {
         let k = self.k;
         let [m, n, _] = self.extents;
-        let at = |[i, j]: [Word<'k>; 2]| k.mad_wide(i, n, k.cvt_u64(j));
         let out = match self.shape.is_part {
             true => self.out.index_wide(k.mul_wide(place.part * m, n)),
             false => self.out,
         };
-        let mut finite = Vec::new();
-        for (number, total) in (0..).zip(totals) {
-            let (place, is_there) = self.element(place, in_tile, k.constant(number));
-            let sum = total.get() * k.ld_if(is_there, self.units.index(place[0]), 0.0f32);
-            finite.push(is_finite(k, sum));
-            let at = at(place);
-            let result = self.addend.map_or(sum, |addend| sum + k.ld_if(is_there, addend.index_wide(at), 0.0f32));
-            k.st_if(is_there, out.index_wide(at), result);
-        }
-        let (Some(repair), Some(finite)) = (self.repair, team::tree(finite, |a, b| k.and(a, b))) else { return };
-        k.if_(k.not(finite), || {
-            k.for_(0u32, totals.len() as u32, 1u32, |number| {
-                let (place, is_there) = self.element(place, in_tile, number);
-                let to = out.index_wide(at(place));
-                let found = k.ld_if(is_there, to, 0.0f32);
-                k.if_(k.not(is_finite(k, found)), || {
-                    let exact = repair.exact(place);
-                    let addend = self.addend.map(|addend| k.ld(addend.index_wide(at(place))));
-                    k.st(to, addend.map_or(exact, |addend| exact + addend));
-                });
-            });
-        });
+        let results = Results { k, out, columns: n, repair: self.repair, addend: self.addend };
+        results.store(
+            totals.len() as u32,
+            |number| self.element(place, in_tile, number),
+            |number, row, is_there| totals[number as usize].get() * k.ld_if(is_there, self.units.index(row), 0.0f32),
+        );
     }
 }
