@@ -243,9 +243,16 @@ impl Runner {
         if tests.is_empty() {
             return Err("none of the tests is of this step".into());
         }
+        let before = self.counts.passed;
         let run = |test: &Program| self.run_program(test, arguments, variables).err().map(|error| error.to_string());
         let errors: Vec<String> = tests.iter().filter_map(run).collect();
-        if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").into()) }
+        // A name that no ignored test has any more.
+        let ran_none = arguments.contains(&"--ignored") && self.counts.passed == before;
+        match (errors.is_empty(), ran_none) {
+            (false, _) => Err(errors.join("; ").into()),
+            (true, true) => Err(format!("no test ran with {}", arguments.join(" ")).into()),
+            (true, false) => Ok(()),
+        }
     }
 
     /// What a command prints, if it runs and succeeds.
