@@ -212,6 +212,21 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         Ok(false)
     }
 
+    /// Adds the steps of several operations that are equal but for their operands, which `operands` has with the outputs, to a plan:
+    /// those of a round ([`FusionLimits::round`]), which read nothing of one another. `norm`: as for [`Driver::lower_normed`]. Returns
+    /// whether the device has kernels for all of them at once; if not, the plan is as before, and each is lowered by itself.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::lower`].
+    fn lower_round(
+        _op: &Op,
+        _norm: Option<&RmsNorm>,
+        _plan: &mut Lowering<'_, Self>,
+        _operands: &[[Vec<Value>; 2]],
+    ) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Merges the last steps of a plan if possible. They belong to operations of one round ([`FusionLimits::round`]):
     /// `begins` are the positions of the first steps of each operation, and no step reads or writes what a step of
     /// another operation writes, except for scratch memory.

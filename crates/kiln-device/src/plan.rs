@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{FusionLimits, Graph, Step, TensorId};
-use kiln_ir::op::{Op, total_bytes};
+use kiln_ir::op::{Op, RmsNorm, total_bytes};
 use kiln_ir::{Error, Record, Result, TensorType};
 
 use crate::driver::{Driver, RegionOf};
@@ -124,24 +124,38 @@ impl<D: Driver> Plan<D> {
         let mut left = &schedule.steps[..];
         for &count in &schedule.rounds {
             let (round, others) = left.split_at(count);
-            let mut begins = Vec::with_capacity(count);
-            for step in round {
-                begins.push(steps.len());
-                let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut kept, &mut faults);
+            left = others;
+            let operands = |step: &Step| {
                 let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
                 let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
+                Ok([inputs, outputs])
+            };
+            let operands = round.iter().map(operands).collect::<Result<Vec<_>>>()?;
+            if let Some((op, norm)) = common(round)
+                && D::lower_round(
+                    op,
+                    norm,
+                    &mut Lowering::new(target, &mut steps, &mut scratch, &mut kept, &mut faults),
+                    &operands,
+                )?
+            {
+                continue;
+            }
+            let mut begins = Vec::with_capacity(count);
+            for (step, [inputs, outputs]) in round.iter().zip(&operands) {
+                begins.push(steps.len());
+                let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut kept, &mut faults);
                 match step {
-                    Step::Run { op, norm: None, .. } => D::lower(op, &mut lowering, &inputs, &outputs)?,
+                    Step::Run { op, norm: None, .. } => D::lower(op, &mut lowering, inputs, outputs)?,
                     Step::Run { op, norm: Some(norm), .. } => {
-                        D::lower_normed(norm, op, &mut lowering, &inputs, &outputs)?;
+                        D::lower_normed(norm, op, &mut lowering, inputs, outputs)?;
                     }
-                    Step::Fused(fused) => D::lower_fused(fused, &mut lowering, &inputs, &outputs)?,
+                    Step::Fused(fused) => D::lower_fused(fused, &mut lowering, inputs, outputs)?,
                 }
             }
             if count > 1 {
                 D::join(target, &mut steps, &begins)?;
             }
-            left = others;
         }
         let inputs = schedule.inputs(graph)?.into_iter().map(|id| Ok((id, bytes(id)?)));
         let results = schedule.results.iter().map(|&id| Ok((location(id)?, bytes(id)?)));
@@ -166,6 +180,19 @@ impl<D: Driver> Plan<D> {
         let wanted = graph.record_all(*op, &inputs)?;
         Ok((inputs, Self::new(&graph, &wanted, target)?))
     }
+}
+
+/// The operation of several steps, and the norm that they include, if they are the same.
+fn common(steps: &[Step]) -> Option<(&Op, Option<&RmsNorm>)> {
+    fn of(step: &Step) -> Option<(&Op, Option<&RmsNorm>)> {
+        match step {
+            Step::Run { op, norm, .. } => Some((op, norm.as_ref())),
+            Step::Fused(_) => None,
+        }
+    }
+    let (first, others) = steps.split_first()?;
+    let first = of(first)?;
+    (!others.is_empty() && others.iter().all(|step| of(step) == Some(first))).then_some(first)
 }
 
 /// The memory of a plan, by location.

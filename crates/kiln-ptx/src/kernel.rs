@@ -72,11 +72,12 @@ pub enum ParameterKind {
 }
 
 impl ParameterKind {
-    /// The type of its declaration, if that is the whole declaration, which excludes tensors.
-    pub(crate) fn declared(self) -> &'static str {
+    /// What its declaration has before the name and after it.
+    pub(crate) fn declared(self) -> [&'static str; 2] {
         match self {
-            Self::Scalar(ty) => ty.name(),
-            Self::Buffer | Self::Tensor => PtxType::U64.name(),
+            Self::Scalar(ty) => [ty.name(), ""],
+            Self::Buffer => [PtxType::U64.name(), ""],
+            Self::Tensor => ["align 64 .b8", "[128]"],
         }
     }
 }

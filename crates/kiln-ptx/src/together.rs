@@ -6,6 +6,7 @@
 use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, Name, Parameter, ParameterKind, extent, preamble};
+use crate::layout::TensorMap;
 use crate::text::Text;
 use crate::{Argument, Kernel, Launch, PtxKernel, PtxType, Target};
 
@@ -29,8 +30,7 @@ impl<K: Kernel> Together<K> {
     /// first, and so on. Launches that a device of `multiprocessors` would not run at once get fewer blocks where the kernel works
     /// with fewer ([`Kernel::blocks_at_once`]).
     ///
-    /// None for fewer than two launches, those whose grids differ in more than x, those without blocks or with descriptions of tensors,
-    /// and kernels in clusters.
+    /// None for fewer than two launches, those whose grids differ in more than x, those without blocks, and kernels in clusters.
     ///
     /// # Errors
     /// [`kiln_ir::Error::Limit`] beyond 2³¹ - 1 blocks along x.
@@ -42,12 +42,7 @@ impl<K: Kernel> Together<K> {
         let has_blocks = launches.iter().all(|launch| !launch.grid.contains(&0));
         let written = together.kernel.build();
         let fits = has_blocks && launches.iter().all(|launch| launch.fits(&written));
-        if others.is_empty()
-            || !others.iter().all(alike)
-            || !fits
-            || written.cluster() > 1
-            || !written.has_plain_parameters()
-        {
+        if others.is_empty() || !others.iter().all(alike) || !fits || written.cluster() > 1 {
             return Ok(None);
         }
         let blocks = |launch: &&Launch| u64::from(launch.grid[0]);
@@ -61,8 +56,10 @@ impl<K: Kernel> Together<K> {
         let across = own.iter().map(|&blocks| blocks as usize).sum();
         let mut arguments = Vec::new();
         for (number, launch) in launches.iter().enumerate() {
+            let first = number * buffers;
             arguments.extend(launch.arguments.iter().map(|argument| match *argument {
-                Argument::Buffer(buffer) => Argument::Buffer(number * buffers + buffer),
+                Argument::Buffer(buffer) => Argument::Buffer(first + buffer),
+                Argument::Tensor(map) => Argument::Tensor(TensorMap { buffer: first + map.buffer, ..map }),
                 other => other,
             }));
         }
@@ -92,7 +89,7 @@ impl Launch {
     /// Number of buffers that the arguments name, up to the greatest number.
     fn buffers(&self) -> usize {
         let number = |argument: &Argument| match *argument {
-            Argument::Buffer(number) => Some(number + 1),
+            Argument::Buffer(buffer) | Argument::Tensor(TensorMap { buffer, .. }) => Some(buffer + 1),
             _ => None,
         };
         self.arguments.iter().filter_map(number).max().unwrap_or(0)
@@ -100,10 +97,6 @@ impl Launch {
 }
 
 impl PtxKernel {
-    fn has_plain_parameters(&self) -> bool {
-        self.parameters.iter().all(|parameter| parameter.kind != ParameterKind::Tensor)
-    }
-
     /// The kernel for this many of its launches at once. Its parameters are those of the first launch, then those of
     /// the others, followed by the blocks of each launch along x.
     fn together(mut self, name: String, launches: usize) -> Self {
@@ -120,8 +113,11 @@ impl PtxKernel {
         preamble(&mut preface, self.gate, self.dynamic_shared);
         let mut text = format!("{}\n", preface.as_str());
         let entry = text.len();
-        let declared: Vec<String> =
-            parameters.iter().map(|p| format!("\t.param .{} {}", p.kind.declared(), p.name)).collect();
+        let declared = parameters.iter().map(|parameter| {
+            let [ty, array] = parameter.kind.declared();
+            format!("\t.param .{ty} {}{array}", parameter.name)
+        });
+        let declared: Vec<String> = declared.collect();
         text += &format!(".visible .entry {name}(\n{}\n)\n{declarations}", declared.join(",\n"));
         text += "\t.reg .pred %later<";
         text += &format!("{launches}>;\n\t.reg .b32 %own_block, %own_blocks, %of_u32, %of_s32;\n");
@@ -136,7 +132,9 @@ impl PtxKernel {
             );
         }
         for line in body.lines() {
-            match line.strip_prefix("\tld.param.").and_then(Load::parse) {
+            let load = line.strip_prefix("\tld.param.").and_then(Load::parse);
+            let of_address = || Load::parse_address(line.strip_prefix("\tmov.b64 ")?, &self.parameters);
+            match load.or_else(of_address) {
                 Some(load) => load.write(launches, &mut text),
                 None => {
                     let own = SPECIAL.iter().fold(line.to_owned(), |line, (special, own)| line.replace(special, own));
@@ -157,29 +155,41 @@ impl Parameter {
     }
 }
 
-/// A load of a parameter: `u64 %rd0, [x];`.
+/// A load of a parameter, `ld.param.u64 %rd0, [x];`, or of the address of one, `mov.b64 %rd0, x;`.
 struct Load<'t> {
     ty: &'t str,
     to: &'t str,
     parameter: &'t str,
+    of_address: bool,
 }
 
 impl<'t> Load<'t> {
+    /// The load with these operands, behind `ld.param.`.
     fn parse(text: &'t str) -> Option<Self> {
         let (ty, rest) = text.split_once(' ')?;
         let (to, rest) = rest.split_once(", [")?;
-        Some(Self { ty, to, parameter: rest.strip_suffix("];")? })
+        Some(Self { ty, to, parameter: rest.strip_suffix("];")?, of_address: false })
+    }
+
+    /// The load of an address with these operands, behind `mov.b64 `, if the source is a parameter.
+    fn parse_address(text: &'t str, parameters: &[Parameter]) -> Option<Self> {
+        let (to, parameter) = text.strip_suffix(';')?.split_once(", ")?;
+        let is_parameter = parameters.iter().any(|known| known.name.to_string() == parameter);
+        is_parameter.then_some(Self { ty: "u64", to, parameter, of_address: true })
     }
 
     /// Loads the argument of the launch to which the block belongs: the last launch whose blocks begin at or before
     /// this one.
     fn write(&self, launches: usize, text: &mut String) {
-        let Self { ty, to, parameter } = self;
-        *text += &format!("\tld.param.{ty} {to}, [{parameter}_0];\n");
+        let &Self { ty, to, parameter, of_address } = self;
+        let load = |to: &str, launch: usize| match of_address {
+            true => format!("\tmov.b64 {to}, {parameter}_{launch};\n"),
+            false => format!("\tld.param.{ty} {to}, [{parameter}_{launch}];\n"),
+        };
+        *text += &load(to, 0);
         for launch in 1..launches {
-            *text += &format!(
-                "\tld.param.{ty} %of_{ty}, [{parameter}_{launch}];\n\tselp.{ty} {to}, %of_{ty}, {to}, %later{launch};\n"
-            );
+            *text += &load(&format!("%of_{ty}"), launch);
+            *text += &format!("\tselp.{ty} {to}, %of_{ty}, {to}, %later{launch};\n");
         }
     }
 }

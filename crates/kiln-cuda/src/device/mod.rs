@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, NormLimits, TensorId};
-use kiln_ir::op::{Custom, Op, RmsNorm};
+use kiln_ir::op::{Custom, Op, QuantMatmul, RmsNorm};
 use kiln_ir::{QuantFormat, Result, TensorType};
 use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::quant::WarpQuantMatmul;
@@ -124,6 +124,18 @@ impl Driver for CudaDevice {
     ) -> Result<bool> {
         shape::lower_all_reduce(plan, devices, from, addend, to)?;
         Ok(true)
+    }
+
+    fn lower_round(
+        op: &Op,
+        norm: Option<&RmsNorm>,
+        plan: &mut Lowering<'_, Self>,
+        operands: &[[Vec<Value>; 2]],
+    ) -> Result<bool> {
+        match (op, norm) {
+            (Op::QuantMatmul(QuantMatmul { format }), None) => quantized::lower_round(*format, plan, operands),
+            _ => Ok(false),
+        }
     }
 
     fn join(target: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {

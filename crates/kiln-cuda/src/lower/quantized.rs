@@ -5,7 +5,7 @@ use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quant
 use kiln_ir::{DType, QuantFormat, Result};
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
-use kiln_ptx::{Launch, PtxType};
+use kiln_ptx::{Launch, PtxType, Together};
 
 use super::matmul::{self, K_INNERMOST};
 use super::{Launches, Lower, Lowering, Value, accepted, cast};
@@ -34,6 +34,10 @@ impl Lower<CudaDevice> for Dequantize {
 /// eight; the same for blocks of 32 elements. Measured on an H100.
 const TILED: usize = 5;
 const TILED_OF_32: usize = 3;
+
+fn tiled_from(format: QuantFormat) -> usize {
+    if format.block_len() == 32 { TILED_OF_32 } else { TILED }
+}
 
 /// Minimum rows of x for which decoding the weights first takes less time than decoding them again for every eight
 /// rows, and than unpacking them for every 64; and the same for weights rounded to bf16. Measured on an H100.
@@ -108,79 +112,161 @@ fn rounded(
     Ok(true)
 }
 
-/// Adds the product of more than a few rows of x, which are rounded first. Returns whether kernels support it. `addend`
-/// is added to it.
-fn tiled(
-    plan: &mut Lowering<'_>,
-    format: QuantFormat,
-    extents: [usize; 3],
-    [x, weights, out]: [Location; 3],
-    addend: Option<Location>,
-) -> Result<bool> {
-    let tiling = quant::Tiling::new(format, extents, plan.target.target, plan.target.multiprocessors);
-    let Some(tiling) = tiling else { return Ok(false) };
-    let (Some([of_x, of_units]), Some(of_parts)) = (tiling.rounded_bytes(), tiling.parts_bytes()) else {
-        return Ok(false);
-    };
-    let Some((rounding, rounds)) = accepted(tiling.rounding())? else { return Ok(false) };
-    let adds = addend.is_some();
-    let Some((product, launch)) = accepted(tiling.product(adds))? else { return Ok(false) };
-    let Some(joining) = accepted(tiling.joining(adds))? else { return Ok(false) };
-    let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
-    plan.run(rounding, rounds, &[x, rounded, units]);
-    let joining = joining.map(|(joining, joins)| (joining, joins, of_parts));
-    run_product(plan, (product, launch), joining, [&[rounded, units, weights], &[]], [x, weights, out], addend);
-    Ok(true)
+/// Rows of x of `depth` elements, which products with quantised weights read.
+#[derive(Clone, Copy)]
+struct Rows {
+    at: Location,
+    m: usize,
+    depth: usize,
 }
 
-/// Runs a product that writes its result, or parts of it that another kernel adds up. The product reads `own` operands, before
-/// its result and last.
-fn run_product(
-    plan: &mut Lowering<'_>,
-    (product, launch): (impl Into<Code>, Launch),
-    joining: Option<(quant::JoinParts, Launch, usize)>,
-    [own, last]: [&[Location]; 2],
-    [x, weights, out]: [Location; 3],
+/// A product of rows with `n` rows of weights, and what is added to it.
+#[derive(Clone, Copy)]
+struct Product {
+    weights: Location,
+    out: Location,
+    n: usize,
     addend: Option<Location>,
-) {
-    let addend: Vec<Location> = addend.into_iter().collect();
-    match joining {
-        Some((joining, joins, of_parts)) => {
-            let parts = plan.scratch_bytes(of_parts);
-            plan.run(product, launch, &[own, &[parts], last].concat());
-            plan.run(joining, joins, &[&[parts, out, x, weights], &addend[..]].concat());
+}
+
+/// A launch and its buffers.
+type Run = (Code, Launch, Vec<Location>);
+
+/// Runs launches of one kernel as one launch where that is possible, others one by one.
+fn run_together(plan: &mut Lowering<'_>, runs: Vec<Run>) -> Result<()> {
+    if let Some((first, ..)) = runs.first()
+        && runs.iter().all(|(code, ..)| code == first)
+    {
+        let launches: Vec<&Launch> = runs.iter().map(|(_, launch, _)| launch).collect();
+        if let Some((code, launch)) = Together::new(Box::new(first.clone()), &launches, plan.target.multiprocessors)? {
+            let buffers: Vec<Location> = runs.into_iter().flat_map(|(.., buffers)| buffers).collect();
+            plan.run(code, launch, &buffers);
+            return Ok(());
         }
-        None => plan.run(product, launch, &[own, &[out, x], &addend, last].concat()),
+    }
+    runs.into_iter().for_each(|(code, launch, buffers)| plan.run(code, launch, &buffers));
+    Ok(())
+}
+
+/// How a product is launched.
+struct Cut {
+    product: (Code, Launch),
+    /// What adds up parts of the result, with their bytes.
+    joining: Option<(quant::JoinParts, Launch, usize)>,
+}
+
+impl Cut {
+    /// `None` if kernels do not support the extents.
+    fn new(
+        of_parts: Option<usize>,
+        product: Result<(impl Into<Code>, Launch)>,
+        joining: Result<Option<(quant::JoinParts, Launch)>>,
+    ) -> Result<Option<Self>> {
+        let (Some(of_parts), Some((code, launch)), Some(joining)) = (of_parts, accepted(product)?, accepted(joining)?)
+        else {
+            return Ok(None);
+        };
+        let joining = joining.map(|(joining, joins)| (joining, joins, of_parts));
+        Ok(Some(Self { product: (code.into(), launch), joining }))
     }
 }
 
-/// Adds the product of rows that are rounded to f16, with weights that are decoded in registers, on warp groups. Returns
-/// whether kernels support it. `addend` is added to it.
-fn on_warp_groups(
+/// Runs products with the same rows, and what adds up their parts. Each reads `own` operands, before its weights and its result and
+/// last.
+fn run_products(
     plan: &mut Lowering<'_>,
-    format: QuantFormat,
-    extents: [usize; 3],
-    [x, weights, out]: [Location; 3],
-    addend: Option<Location>,
-) -> Result<bool> {
+    cuts: Vec<Cut>,
+    [own, last]: [&[Location]; 2],
+    rows: Rows,
+    products: &[Product],
+) -> Result<()> {
+    let (mut runs, mut joins) = (Vec::new(), Vec::new());
+    for (Cut { product: (code, launch), joining }, product) in cuts.into_iter().zip(products) {
+        let &Product { weights, out, addend, .. } = product;
+        let addend: Vec<Location> = addend.into_iter().collect();
+        let result = match joining {
+            Some((joining, launch, of_parts)) => {
+                let parts = plan.scratch_bytes(of_parts);
+                joins.push((joining.into(), launch, [&[parts, out, rows.at, weights], &addend[..]].concat()));
+                vec![parts]
+            }
+            None => [&[out, rows.at], &addend[..]].concat(),
+        };
+        runs.push((code, launch, [own, &[weights], &result, last].concat()));
+    }
+    run_together(plan, runs)?;
+    run_together(plan, joins)
+}
+
+/// Adds products of more than a few rows of x, which are rounded first. Returns whether kernels support them.
+fn tiled(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, products: &[Product]) -> Result<bool> {
+    let n: Vec<usize> = products.iter().map(|product| product.n).collect();
     let hardware = *plan.target;
-    let tiling =
-        quant::WarpGroupTiling::new(format, extents, hardware.rounds(), hardware.target, hardware.multiprocessors);
-    let Some(tiling) = tiling else { return Ok(false) };
-    let (Some([of_x, of_units, of_sums]), Some(of_parts)) = (tiling.rounded_bytes(), tiling.parts_bytes()) else {
+    let tilings = quant::Tiling::of_round(format, [rows.m, rows.depth], &n, hardware.target, hardware.multiprocessors);
+    let Some((tilings, first)) = tilings.and_then(|tilings| tilings.first().copied().map(|first| (tilings, first)))
+    else {
         return Ok(false);
     };
-    let Some((rounding, rounds)) = accepted(tiling.rounding())? else { return Ok(false) };
-    let adds = addend.is_some();
-    let Some((product, launch)) = accepted(tiling.product(adds))? else { return Ok(false) };
-    let Some(joining) = accepted(tiling.joining(adds))? else { return Ok(false) };
-    let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
-    let sums = tiling.has_sums().then(|| plan.scratch_bytes(of_sums));
-    plan.run(rounding, rounds, &[x, rounded, units].into_iter().chain(sums).collect::<Vec<_>>());
-    let joining = joining.map(|(joining, joins)| (joining, joins, of_parts));
-    let last: Vec<Location> = sums.into_iter().collect();
-    run_product(plan, (product, launch), joining, [&[rounded, units, weights], &last], [x, weights, out], addend);
+    let Some([of_x, of_units]) = first.rounded_bytes() else { return Ok(false) };
+    let Some((rounding, rounds)) = accepted(first.rounding())? else { return Ok(false) };
+    let cuts = tilings.iter().zip(products).map(|(tiling, product)| {
+        let adds = product.addend.is_some();
+        Cut::new(tiling.parts_bytes(), tiling.product(adds), tiling.joining(adds))
+    });
+    let Some(cuts) = cuts.collect::<Result<Option<Vec<Cut>>>>()? else { return Ok(false) };
+    let own = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
+    plan.run(rounding, rounds, &[&[rows.at], &own[..]].concat());
+    run_products(plan, cuts, [&own, &[]], rows, products)?;
     Ok(true)
+}
+
+/// Adds products of rows that are rounded to f16, with weights that are decoded in registers, on warp groups. Returns whether
+/// kernels support them.
+fn on_warp_groups(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, products: &[Product]) -> Result<bool> {
+    let n: Vec<usize> = products.iter().map(|product| product.n).collect();
+    let hardware = *plan.target;
+    let Rows { at, m, depth } = rows;
+    let multiprocessors = hardware.multiprocessors;
+    let tilings =
+        quant::WarpGroupTiling::of_round(format, [m, depth], &n, hardware.rounds(), hardware.target, multiprocessors);
+    let Some((tilings, first)) = tilings.and_then(|tilings| tilings.first().copied().map(|first| (tilings, first)))
+    else {
+        return Ok(false);
+    };
+    let Some([of_x, of_units, of_sums]) = first.rounded_bytes() else { return Ok(false) };
+    let Some((rounding, rounds)) = accepted(first.rounding())? else { return Ok(false) };
+    let cuts = tilings.iter().zip(products).map(|(tiling, product)| {
+        let adds = product.addend.is_some();
+        Cut::new(tiling.parts_bytes(), tiling.product(adds), tiling.joining(adds))
+    });
+    let Some(cuts) = cuts.collect::<Result<Option<Vec<Cut>>>>()? else { return Ok(false) };
+    let own = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
+    let sums: Vec<Location> = first.has_sums().then(|| plan.scratch_bytes(of_sums)).into_iter().collect();
+    plan.run(rounding, rounds, &[&[at], &own[..], &sums].concat());
+    run_products(plan, cuts, [&own, &sums], rows, products)?;
+    Ok(true)
+}
+
+/// Maximum rows of x of which a block has all: a product of more has so many tiles that one launch for several gains nothing.
+const OF_BLOCK: usize = 64;
+
+/// Adds products with weights of one format to a plan, if they read the same rows and kernels run them at once.
+pub(crate) fn lower_round(format: QuantFormat, plan: &mut Lowering<'_>, operands: &[[Vec<Value>; 2]]) -> Result<bool> {
+    let Some([inputs, _]) = operands.first() else { return Ok(false) };
+    let x = inputs[0];
+    let rows = Rows { at: x.at, m: x.ty.shape.rows(), depth: x.ty.shape.columns() };
+    let product = |[inputs, outputs]: &[Vec<Value>; 2]| match inputs[..] {
+        [other, weights] if other.at == x.at && !outputs[0].ty.shape.is_empty() => {
+            Some(Product { weights: weights.at, out: outputs[0].at, n: weights.ty.shape.rows(), addend: None })
+        }
+        _ => None,
+    };
+    let products: Option<Vec<Product>> = operands.iter().map(product).collect();
+    let Some(products) = products.filter(|_| x.ty.dtype == DType::F32 && rows.m <= OF_BLOCK) else {
+        return Ok(false);
+    };
+    Ok(rows.m >= GROUPED && on_warp_groups(plan, format, rows, &products)?
+        || rows.m >= tiled_from(format) && tiled(plan, format, rows, &products)?)
 }
 
 impl Lower<CudaDevice> for QuantMatmul {
@@ -193,17 +279,18 @@ impl Lower<CudaDevice> for QuantMatmul {
         let buffers = operands.map(|operand| operand.at);
         let addend = inputs.get(2).copied();
         let hardware = *plan.target;
-        if m >= GROUPED && on_warp_groups(plan, self.format, extents, buffers, addend.map(|addend| addend.at))? {
+        let rows = Rows { at: x.at, m, depth };
+        let product = Product { weights: weights.at, out: out.at, n, addend: addend.map(|addend| addend.at) };
+        if m >= GROUPED && on_warp_groups(plan, self.format, rows, &[product])? {
             return Ok(());
         }
         let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
         let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
         let decodes = m >= MORE && quant::SplitBlocks::new(self.format).is_some();
-        let tiles = if self.format.block_len() == 32 { TILED_OF_32 } else { TILED };
-        if (m >= tiles || few.is_none())
+        if (m >= tiled_from(self.format) || few.is_none())
             && !decodes
             && !rounds
-            && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))?
+            && tiled(plan, self.format, rows, &[product])?
         {
             return Ok(());
         }
@@ -339,14 +426,16 @@ mod tests {
     fn products_that_read_the_same_rows_prepare_them_once() {
         let (q4_k, q2_k) = (QuantFormat::Q4K, QuantFormat::Q2K);
         for (target, format, m, first, all) in [
-            (Target::Sm80, q4_k, 16, "round_rows_32", 4),
-            (Target::Sm90a, q4_k, 16, "half_rows_32_twice_summing", 4),
+            (Target::Sm80, q4_k, 16, "round_rows_32", 3),
+            (Target::Sm90a, q4_k, 16, "half_rows_32_twice_summing", 3),
+            (Target::Sm90a, q4_k, OF_BLOCK + 1, "half_rows_32_twice_summing", 4),
             (Target::Sm90a, q2_k, MORE, "split_rows", 8),
         ] {
             let steps = normed(target, format, m);
             assert!(steps[0].starts_with("rms_norm") && steps[1] == first, "{steps:?}");
             assert_eq!(steps.iter().filter(|step| *step == first).count(), 1, "{steps:?}");
             assert_eq!(steps.len(), all, "{steps:?}");
+            assert_eq!(steps[2].ends_with("_together_2"), all == 3, "{steps:?}");
         }
     }
 

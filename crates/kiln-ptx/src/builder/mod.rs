@@ -17,7 +17,7 @@ pub use sums::{Descriptor, Running, Sums};
 use crate::kernel::{Name, Parameter, ParameterKind, preamble};
 use crate::table::{CvtRn, Row};
 use crate::text::{Line, Text};
-use crate::types::{Class, Operand, PtxType, Scalar, Value, Variable};
+use crate::types::{Class, Operand, Scalar, Value, Variable};
 use crate::{Gate, PtxKernel, Target};
 
 /// Writes the body of a kernel, instruction by instruction, in the order of the calls.
@@ -83,11 +83,7 @@ impl Builder {
         text.name(&name);
         text.line(|line| line.put("("));
         for (i, parameter) in parameters.iter().enumerate() {
-            let (ty, array) = match parameter.kind {
-                ParameterKind::Scalar(ty) => (ty.name(), ""),
-                ParameterKind::Buffer => (PtxType::U64.name(), ""),
-                ParameterKind::Tensor => ("align 64 .b8", "[128]"),
-            };
+            let [ty, array] = parameter.kind.declared();
             text.line(|line| {
                 line.put(if i == 0 { "\n\t.param ." } else { ",\n\t.param ." });
                 line.put(ty);

@@ -14,7 +14,7 @@
 use kiln_ir::{QuantFormat, Result};
 
 use super::Word;
-use super::parts::{JoinParts, Repair, Results};
+use super::parts::{JoinParts, Repair, Results, parts};
 use super::rounding::{GROUP, Rounded, VECTOR};
 use super::weights::{Row, Step, Turn};
 use crate::builder::operands::{Groups, Sixteen};
@@ -72,20 +72,28 @@ impl Tiling {
     /// Of `m` rows of x of `depth` elements with `n` rows of weights, on a device of this many multiprocessors. `None` for targets
     /// and formats without such kernels.
     pub fn new(format: QuantFormat, [m, depth, n]: [usize; 3], target: Target, multiprocessors: u32) -> Option<Self> {
+        Self::of_round(format, [m, depth], &[n], target, multiprocessors)?.pop()
+    }
+
+    /// The same of each of several matrices of `n` rows of weights, whose products with the same rows of x run at once.
+    pub fn of_round(
+        format: QuantFormat,
+        [m, depth]: [usize; 2],
+        n: &[usize],
+        target: Target,
+        multiprocessors: u32,
+    ) -> Option<Vec<Self>> {
         let step = Step::of(format).filter(|_| target >= Target::Sm80)?;
-        let of = |rows| Self { format, step, target, m, depth, n, rows, parts: 1 };
+        let of = |rows| Self { format, step, target, m, depth, n: 0, rows, parts: 1 };
         let wanted = m.clamp(8, 64).next_power_of_two() as u32;
-        let mut tiling = [64, 32, 16, 8].map(of).into_iter().find(|tiling| {
+        let tiling = [64, 32, 16, 8].map(of).into_iter().find(|tiling| {
             let stages = 2 * (tiling.shape(false).stage_bytes() + RESERVED);
             tiling.rows <= wanted && stages <= target.shared_bytes()
         })?;
-        let blocks = n.div_ceil(WEIGHTS as usize).saturating_mul(tiling.down());
+        let blocks = |n: &usize| n.div_ceil(WEIGHTS as usize).saturating_mul(tiling.down());
         let at_once = (multiprocessors * tiling.shape(false).resident()) as usize;
-        // A power of two, so that there are few kernels that combine parts.
-        while 2 * tiling.parts as usize * blocks <= at_once && 2 * tiling.parts <= tiling.chunks() as u32 {
-            tiling.parts *= 2;
-        }
-        Some(tiling)
+        let parts = parts(n.iter().map(blocks), at_once, tiling.chunks());
+        Some(n.iter().map(|&n| Self { n, parts, ..tiling }).collect())
     }
 
     fn shape(&self, adds: bool) -> Shape {

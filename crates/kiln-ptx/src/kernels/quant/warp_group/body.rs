@@ -362,9 +362,11 @@ impl<'k> Body<'k> {
         let mut stages = Vec::new();
         let mut free = 0;
         let chains = if chain == 1 { batch } else { 1 };
-        // Of the second part of x: sums of its own, or those of the first part.
-        let apart = !shape.rounds && !shape.divides();
-        let mut running = k.sums(if apart { 2 * chains } else { chains }, shape.columns).start();
+        // Of the second part of x: sums of its own, by the same instruction or by another, or those of the first part.
+        let wide = shape.is_wide();
+        let apart = !shape.rounds && !shape.divides() && !wide;
+        let blocks = if apart { 2 * chains } else { chains };
+        let mut running = k.sums(blocks, if wide { 2 * shape.columns } else { shape.columns }).start();
         for first in (0..GROUPS).step_by(batch as usize) {
             let end = first + batch;
             while stages.len() < (end.div_ceil(GROUPS_OF_STAGE)) as usize {
@@ -415,11 +417,11 @@ impl<'k> Body<'k> {
                 release(end);
                 for group in first / chain..end / chain {
                     let block = if chain == 1 { group - first } else { 0 };
-                    let lower = apart.then(|| sums.values(block + chains));
-                    for (i, value) in sums.values(block).into_iter().enumerate() {
+                    let mut values = sums.values(block);
+                    let lower = if apart { sums.values(block + chains) } else { values.split_off(totals.len()) };
+                    for (i, value) in values.into_iter().enumerate() {
                         let unit = units[group as usize][i / 2 % 2];
-                        let lower = lower.as_ref().map(|lower| lower[i]);
-                        let value = lower.map_or(value, |lower| k.fma(lower, 1.0 / weights::LOWER, value));
+                        let value = lower.get(i).map_or(value, |&lower| k.fma(lower, 1.0 / weights::LOWER, value));
                         totals[i].set(k.fma(unit, value, totals[i]));
                     }
                 }
@@ -436,7 +438,7 @@ impl<'k> Body<'k> {
         reader: &Reader<'k>,
         operand: Descriptor<'k>,
         chunk: Word<'k>,
-        mut sums: Sums<'k>,
+        sums: Sums<'k>,
         totals: &[Variable<'k, f32>],
     ) {
         let k = self.k;
@@ -450,6 +452,8 @@ impl<'k> Body<'k> {
             let zero = k.constant(0u32);
             vec![([first, second, zero, zero], 1.0), ([zero, zero, first, second], 1.0 / weights::LOWER)]
         };
+        // Wide sums are of both parts of x.
+        let mut sums = if self.shape.is_wide() { k.sums(1, self.shape.columns) } else { sums };
         let stage = reader.consumer.acquire(k);
         // The chunk's quarter of the panel.
         let operand = operand.byte_index(k.mad(stage, reader.ring.stage_bytes, (chunk & 3u32) * 32u32));

@@ -23,7 +23,7 @@ use self::body::Body;
 pub use self::rows::HalfRows;
 use self::weights::{CHUNK, GROUPS, Packing};
 use super::Word;
-use super::parts::JoinParts;
+use super::parts::{JoinParts, parts};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};
 
@@ -64,23 +64,35 @@ impl WarpGroupTiling {
         target: Target,
         multiprocessors: u32,
     ) -> Option<Self> {
+        Self::of_round(format, [m, depth], &[n], rounds, target, multiprocessors)?.pop()
+    }
+
+    /// The same of each of several matrices of `n` rows of weights, whose products with the same rows of x run at once.
+    pub fn of_round(
+        format: QuantFormat,
+        [m, depth]: [usize; 2],
+        n: &[usize],
+        rounds: bool,
+        target: Target,
+        multiprocessors: u32,
+    ) -> Option<Vec<Self>> {
         let packing = Packing::of(format).filter(|_| target == Target::Sm90a)?;
         // Copies take rows of weights that are multiples of 16 bytes.
         let chunks = depth / CHUNK as usize;
-        let fits = depth > 0 && depth.is_multiple_of(CHUNK as usize) && m > 0 && n > 0;
+        let fits = depth > 0 && depth.is_multiple_of(CHUNK as usize) && m > 0 && !n.contains(&0);
         if !fits || !(chunks * packing.bytes() as usize).is_multiple_of(16) {
             return None;
         }
         let columns = m.clamp(16, 128).next_power_of_two() as u32;
-        let sharing = if columns == 128 && n > WEIGHTS as usize { 2 } else { 1 };
-        let shape = Shape { format, packing, columns, sharing, rounds, is_part: false, adds: false };
-        let mut tiling = Self { shape, m, depth, n, parts: 1, multiprocessors };
-        let blocks = tiling.tiles().saturating_mul(sharing as usize);
-        // A power of two, so that there are few kernels that combine parts.
-        while 2 * tiling.parts as usize * blocks <= multiprocessors as usize && 2 * tiling.parts as usize <= chunks {
-            tiling.parts *= 2;
-        }
-        Some(tiling)
+        let of = |&n: &usize| {
+            let sharing = if columns == 128 && n > WEIGHTS as usize { 2 } else { 1 };
+            let shape = Shape { format, packing, columns, sharing, rounds, is_part: false, adds: false };
+            Self { shape, m, depth, n, parts: 1, multiprocessors }
+        };
+        let tilings: Vec<Self> = n.iter().map(of).collect();
+        let blocks = |tiling: &Self| tiling.tiles().saturating_mul(tiling.shape.sharing as usize);
+        let parts = parts(tilings.iter().map(blocks), multiprocessors as usize, chunks);
+        Some(tilings.into_iter().map(|tiling| Self { parts, ..tiling }).collect())
     }
 
     fn shape(&self, adds: bool) -> Shape {
@@ -247,6 +259,11 @@ impl Shape {
         }
     }
 
+    /// Whether one instruction multiplies both parts of x, which are adjacent in shared memory, each with sums of its own.
+    fn is_wide(self) -> bool {
+        !self.rounds && self.columns == 16
+    }
+
     /// Whether weights are divided for the second part of x, so that its products have no sums of their own: registers hold them only
     /// for fewer rows of x.
     fn divides(self) -> bool {
@@ -296,6 +313,10 @@ impl Kernel for WarpGroupQuantMatmul {
     fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
         const WEIGHTS: usize = 2;
         Some(vec![WEIGHTS])
+    }
+
+    fn blocks_at_once(&self, multiprocessors: u32) -> Option<u32> {
+        Some(multiprocessors)
     }
 
     fn build(&self) -> PtxKernel {
