@@ -4,7 +4,7 @@ mod support;
 
 use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, numerics};
 use kiln_ir::op::reference::{Random, check};
-use kiln_ir::op::{Attention, Matmul, Op, Param, QuantMatmul};
+use kiln_ir::op::{Attention, Matmul, Op, Param, QuantMatmul, RmsNorm};
 use kiln_ir::{Buffer, DType, Data, Operand, Precision, QuantFormat, Record, Result, Shape, f16};
 
 /// A device with tensor cores that kernels use.
@@ -164,6 +164,52 @@ fn products_with_quantised_weights_keep_their_contract_on_warp_groups() {
                 found.to_bits() != expected.to_bits() && !(found.is_nan() && expected.is_nan())
             });
             assert_eq!(differs, None, "{format:?}, {m} x {k} x {n}: element");
+        }
+    }
+}
+
+/// Products of a round, of normalised rows and of others, beside each product by itself: of few rows, by bytes, on warp groups at once
+/// and one by one. A row that f16 cannot hold is computed from normalised rows.
+#[test]
+fn products_of_a_round_are_those_by_themselves() {
+    let Some(device) = device_with(Precision::Contract) else { return };
+    let (mut random, k) = (Random::new(11), 2048);
+    for format in [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q8_0] {
+        let n = [260, 128, 70];
+        let weights = n.map(|n| blocks_of(format, n * k, &mut random));
+        for m in [2, 8, 16, 40, 64, 90] {
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            x[k..k + 64].iter_mut().for_each(|x| *x *= 1e-12);
+            let gamma = random.uniforms(k, 0.5, 1.5);
+            let normal: Vec<f32> = x
+                .chunks(k)
+                .flat_map(|row| {
+                    let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+                    let scale = 1.0 / (squares / k as f64 + f64::from(1e-5f32)).sqrt();
+                    row.iter().zip(&gamma).map(move |(&x, &gamma)| (f64::from(x) * scale * f64::from(gamma)) as f32)
+                })
+                .collect();
+            for is_normed in [false, true] {
+                let mut batch = CudaCommandBatch::new(device.clone());
+                let mut rows = batch.upload(&x, &[m, k]).unwrap();
+                if is_normed {
+                    let gamma = batch.upload(&gamma, &[k]).unwrap();
+                    rows = batch.record(RmsNorm::new(1e-5), &[rows, gamma]).unwrap();
+                }
+                let products = [0, 1, 2].map(|i: usize| {
+                    let weights = batch.upload_blocks(&weights[i], &[n[i], k], format).unwrap();
+                    batch.record(QuantMatmul { format }, &[rows, weights]).unwrap()
+                });
+                let found = batch.run(&products).unwrap();
+                let x = if is_normed { &normal } else { &x };
+                for ((found, weights), n) in found.iter().zip(&weights).zip(n) {
+                    let alone = quantised_product(&device, format, [m, k, n], x, weights);
+                    // Parts of k may be others, and the norm is rounded otherwise.
+                    let found = found.as_data().f32();
+                    let differs = found.iter().zip(&alone).position(|(found, alone)| !((found - alone).abs() <= 5e-3));
+                    assert_eq!(differs, None, "{format:?}, {m} rows, {n} columns, normalised: {is_normed}: element");
+                }
+            }
         }
     }
 }

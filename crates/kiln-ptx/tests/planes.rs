@@ -3,7 +3,7 @@
 mod support;
 
 use kiln_ir::op::reference::Random;
-use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands};
+use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands, RmsNorm};
 use kiln_ir::{Buffer, DType, Error, QuantFormat, Shape, TensorType};
 use kiln_ptx::kernels::attention::CausalSight;
 use kiln_ptx::kernels::gemm::FewRowsGemm;
@@ -116,18 +116,41 @@ fn rows_of_f16_are_rows_of_x_in_units() {
         for (row, size) in [(5, 1e-37), (6, 1e-20), (7, 1e20)] {
             x[row * depth..(row + 1) * depth].iter_mut().for_each(|x| *x *= size);
         }
+        let gamma = random.uniforms(depth, 0.5, 1.5);
         // 32 elements that are tiny beside the others.
         x[8 * depth + 32..8 * depth + 64].iter_mut().for_each(|x| *x *= 1e-10);
-        for rounds in [false, true] {
+        let norm = Some(RmsNorm::new(1e-5));
+        for (rounds, norm) in [(false, None), (true, None), (false, norm), (true, norm)] {
             let tiling = WarpGroupTiling::new(format, [rows, depth, 8], rounds, Target::Sm90a, 1).unwrap();
-            let (kernel, launch) = tiling.rounding().unwrap();
+            let (kernel, launch) = tiling.rounding(norm).unwrap();
             let mut device = Device::default();
             let sizes = tiling.rounded_bytes().unwrap();
             let [halves, units, sums] = sizes.map(|bytes| device.allocate(bytes.max(4)));
             let x_bytes = device.upload(&bytes(&x, f32::to_le_bytes));
-            let buffers: Vec<usize> =
-                [x_bytes, halves, units].into_iter().chain(tiling.has_sums().then_some(sums)).collect();
+            let of_norm = [device.upload(&bytes(&gamma, f32::to_le_bytes)), device.allocate(4 * x.len())];
+            let of_norm = if norm.is_some() { &of_norm[..] } else { &[] };
+            let of_sums = if tiling.has_sums() { &[sums][..] } else { &[] };
+            let buffers = [&[x_bytes], of_norm, &[halves, units], of_sums].concat();
             device.run(&kernel, &launch, &buffers).unwrap();
+            let x: Vec<f32> = match of_norm {
+                [_, normal] => {
+                    let found = words(device.download(*normal)).into_iter().map(f32::from_bits).collect::<Vec<_>>();
+                    for (row, (found, x)) in found.chunks(depth).zip(x.chunks(depth)).enumerate() {
+                        let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+                        let scale = 1.0 / (squares / depth as f64 + 1e-5f32 as f64).sqrt();
+                        for ((&found, &x), &gamma) in found.iter().zip(x).zip(&gamma) {
+                            let expected = (f64::from(x) * scale * f64::from(gamma)) as f32;
+                            let is_close = (found - expected).abs() <= expected.abs() * f32::EPSILON;
+                            assert!(
+                                is_close || squares.is_nan() || squares.is_infinite(),
+                                "{row}: {found}, {expected}"
+                            );
+                        }
+                    }
+                    found
+                }
+                _ => x.clone(),
+            };
             let units: Vec<f32> =
                 words(device.download(units))[..rows].iter().map(|&bits| f32::from_bits(bits)).collect();
             let served: Vec<bool> = units.iter().map(|unit| !unit.is_nan()).collect();

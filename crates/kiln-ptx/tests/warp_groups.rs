@@ -9,7 +9,7 @@ use kiln_ir::{Error, QuantFormat};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::WarpGroupTiling;
-use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};
+use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap, Together};
 use support::Device;
 
 const STORED: Matmul = Matmul { transpose_a: false, transpose_b: true };
@@ -116,7 +116,7 @@ fn quantised_products_keep_the_limits_of_copies_and_devices() {
                     let first = (0..depth as u64 / 256).map(|i| i * chunk % 16).max().unwrap();
                     assert!(first + chunk <= copied, "{format:?}: {chunk} bytes from byte {first} on, {copied} copied");
                 }
-                let (rounding, launch) = tiling.rounding().unwrap();
+                let (rounding, launch) = tiling.rounding(None).unwrap();
                 assert!(launch.fits(&rounding.build()));
                 let joins = tiling.joining(true).unwrap();
                 assert_eq!(joins.is_some(), tiling.parts_bytes().unwrap() > 0);
@@ -128,7 +128,24 @@ fn quantised_products_keep_the_limits_of_copies_and_devices() {
     assert!(of(Q4K, [16, 4096, 8], Target::Sm90).is_none(), "warp groups are Hopper's alone");
     assert!(of(Q6K, [16, 256, 8], Target::Sm90a).is_none(), "rows that are no multiples of 16 bytes");
     assert!(of(Q8_0, [16, 32, 8], Target::Sm90a).is_none(), "less than a chunk");
-    assert!(of(Q3K, [16, 4096, 8], Target::Sm90a).is_none());
+    for format in QuantFormat::ALL {
+        let listed = WarpGroupTiling::MULTIPLES.iter().find(|(of, _)| *of == format).map(|&(_, elements)| elements);
+        // Q6_K has the greatest multiple.
+        let first =
+            (1..=8).map(|chunks| chunks * 256).find(|&depth| of(format, [16, depth, 8], Target::Sm90a).is_some());
+        assert_eq!(first, listed, "{format:?}");
+    }
+    // Products at once are cut alike: 2, 1 and 1 tiles and two parts of each for eight multiprocessors.
+    let round = WarpGroupTiling::of_round(Q4K, [16, 4096], &[256, 128, 8], false, Target::Sm90a, 8).unwrap();
+    assert_eq!(
+        round.iter().map(|of| of.parts_bytes().unwrap()).collect::<Vec<_>>(),
+        [256, 128, 8].map(|n| 2 * 4 * 16 * n)
+    );
+    let (kernels, launches): (Vec<_>, Vec<_>) = round.iter().map(|of| of.product(false).unwrap()).unzip();
+    let (joined, launch) = Together::new(kernels[0], &launches.iter().collect::<Vec<_>>(), 8).unwrap().unwrap();
+    assert!(launch.fits(&joined.build()) && launch.grid == [8, 1, 1], "{launch:?}");
+    let buffers = maps(&launch).into_iter().map(|map| map.buffer).collect::<Vec<_>>();
+    assert_eq!(buffers, [0, 2, 4, 5, 7, 9, 10, 12, 14], "x, weights and sums of each");
     assert!(of(Q4K, [0, 4096, 8], Target::Sm90a).is_none() && of(Q4K, [16, 0, 8], Target::Sm90a).is_none());
 }
 

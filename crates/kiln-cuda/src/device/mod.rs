@@ -20,7 +20,7 @@ use kiln_ir::graph::{Fused, FusionLimits, NormLimits, TensorId};
 use kiln_ir::op::{Custom, Op, QuantMatmul, RmsNorm};
 use kiln_ir::{QuantFormat, Result, TensorType};
 use kiln_ptx::kernels::all_reduce::AllReduce;
-use kiln_ptx::kernels::quant::WarpQuantMatmul;
+use kiln_ptx::kernels::quant::{WarpGroupTiling, WarpQuantMatmul};
 
 use self::direct::Direct;
 use self::program::Program;
@@ -102,7 +102,12 @@ impl Driver for CudaDevice {
     }
 
     fn fusion_limits(target: &Hardware) -> FusionLimits {
-        let norms = NormLimits { rows: WarpQuantMatmul::NORMED_ROWS, formats: WarpQuantMatmul::FORMATS };
+        let norms = NormLimits {
+            rows: WarpQuantMatmul::NORMED_ROWS,
+            formats: WarpQuantMatmul::FORMATS,
+            many: if target.has_warp_groups() { quantized::GROUPED } else { usize::MAX },
+            multiples: WarpGroupTiling::MULTIPLES,
+        };
         let has_kernel = |&format: &QuantFormat| WarpQuantMatmul::new(format, norms.rows, target.target).is_some();
         let norms = norms.formats.iter().all(has_kernel).then_some(norms);
         FusionLimits { addends: true, norms, round: 4, ..FusionLimits::default() }
@@ -132,8 +137,8 @@ impl Driver for CudaDevice {
         plan: &mut Lowering<'_, Self>,
         operands: &[[Vec<Value>; 2]],
     ) -> Result<bool> {
-        match (op, norm) {
-            (Op::QuantMatmul(QuantMatmul { format }), None) => quantized::lower_round(*format, plan, operands),
+        match op {
+            Op::QuantMatmul(QuantMatmul { format }) => quantized::lower_round(*format, norm, plan, operands),
             _ => Ok(false),
         }
     }

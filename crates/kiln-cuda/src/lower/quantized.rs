@@ -46,7 +46,7 @@ const MORE: usize = 768;
 const ROUNDED: usize = 192;
 
 /// Minimum rows of x for which products on warp groups take less time than others. Measured on an H100.
-const GROUPED: usize = 9;
+pub(crate) const GROUPED: usize = 9;
 
 /// Maximum bytes of scratch memory for decoded weights.
 const MOST_SCRATCH: usize = 1 << 30;
@@ -112,12 +112,14 @@ fn rounded(
     Ok(true)
 }
 
-/// Rows of x of `depth` elements, which products with quantised weights read.
+/// Rows of x of `depth` elements, which products with quantised weights multiply.
 #[derive(Clone, Copy)]
 struct Rows {
     at: Location,
     m: usize,
     depth: usize,
+    /// With gamma, if they are normalised first.
+    norm: Option<(RmsNorm, Location)>,
 }
 
 /// A product of rows with `n` rows of weights, and what is added to it.
@@ -225,7 +227,7 @@ fn tiled(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, products: &[P
 fn on_warp_groups(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, products: &[Product]) -> Result<bool> {
     let n: Vec<usize> = products.iter().map(|product| product.n).collect();
     let hardware = *plan.target;
-    let Rows { at, m, depth } = rows;
+    let Rows { at, m, depth, norm } = rows;
     let multiprocessors = hardware.multiprocessors;
     let tilings =
         quant::WarpGroupTiling::of_round(format, [m, depth], &n, hardware.rounds(), hardware.target, multiprocessors);
@@ -234,7 +236,7 @@ fn on_warp_groups(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, prod
         return Ok(false);
     };
     let Some([of_x, of_units, of_sums]) = first.rounded_bytes() else { return Ok(false) };
-    let Some((rounding, rounds)) = accepted(first.rounding())? else { return Ok(false) };
+    let Some((rounding, rounds)) = accepted(first.rounding(norm.map(|(norm, _)| norm)))? else { return Ok(false) };
     let cuts = tilings.iter().zip(products).map(|(tiling, product)| {
         let adds = product.addend.is_some();
         Cut::new(tiling.parts_bytes(), tiling.product(adds), tiling.joining(adds))
@@ -242,31 +244,49 @@ fn on_warp_groups(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, prod
     let Some(cuts) = cuts.collect::<Result<Option<Vec<Cut>>>>()? else { return Ok(false) };
     let own = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
     let sums: Vec<Location> = first.has_sums().then(|| plan.scratch_bytes(of_sums)).into_iter().collect();
-    plan.run(rounding, rounds, &[&[at], &own[..], &sums].concat());
-    run_products(plan, cuts, [&own, &sums], rows, products)?;
+    let (read, normal) = match norm {
+        None => (vec![at], at),
+        Some((_, gamma)) => {
+            let normal = plan.scratch_bytes(4 * m * depth);
+            (vec![at, gamma, normal], normal)
+        }
+    };
+    plan.run(rounding, rounds, &[&read, &own[..], &sums].concat());
+    run_products(plan, cuts, [&own, &sums], Rows { at: normal, ..rows }, products)?;
     Ok(true)
 }
 
 /// Maximum rows of x of which a block has all: a product of more has so many tiles that one launch for several gains nothing.
 const OF_BLOCK: usize = 64;
 
-/// Adds products with weights of one format to a plan, if they read the same rows and kernels run them at once.
-pub(crate) fn lower_round(format: QuantFormat, plan: &mut Lowering<'_>, operands: &[[Vec<Value>; 2]]) -> Result<bool> {
+/// Adds products with weights of one format to a plan, if they read the same rows and kernels run them at once. If `norm` is given,
+/// the last operand of each is gamma.
+pub(crate) fn lower_round(
+    format: QuantFormat,
+    norm: Option<&RmsNorm>,
+    plan: &mut Lowering<'_>,
+    operands: &[[Vec<Value>; 2]],
+) -> Result<bool> {
     let Some([inputs, _]) = operands.first() else { return Ok(false) };
-    let x = inputs[0];
-    let rows = Rows { at: x.at, m: x.ty.shape.rows(), depth: x.ty.shape.columns() };
-    let product = |[inputs, outputs]: &[Vec<Value>; 2]| match inputs[..] {
-        [other, weights] if other.at == x.at && !outputs[0].ty.shape.is_empty() => {
-            Some(Product { weights: weights.at, out: outputs[0].at, n: weights.ty.shape.rows(), addend: None })
-        }
-        _ => None,
+    let (x, gamma) = (inputs[0], inputs.get(2).map(|gamma| gamma.at));
+    let norm = norm.copied().zip(gamma);
+    let rows = Rows { at: x.at, m: x.ty.shape.rows(), depth: x.ty.shape.columns(), norm };
+    let product = |[inputs, outputs]: &[Vec<Value>; 2]| {
+        let count = if norm.is_some() { 3 } else { 2 };
+        let reads_same = inputs.len() == count && inputs[0].at == x.at && inputs.get(2).map(|gamma| gamma.at) == gamma;
+        (reads_same && !outputs[0].ty.shape.is_empty()).then(|| Product {
+            weights: inputs[1].at,
+            out: outputs[0].at,
+            n: inputs[1].ty.shape.rows(),
+            addend: None,
+        })
     };
     let products: Option<Vec<Product>> = operands.iter().map(product).collect();
     let Some(products) = products.filter(|_| x.ty.dtype == DType::F32 && rows.m <= OF_BLOCK) else {
         return Ok(false);
     };
     Ok(rows.m >= GROUPED && on_warp_groups(plan, format, rows, &products)?
-        || rows.m >= tiled_from(format) && tiled(plan, format, rows, &products)?)
+        || rows.m >= tiled_from(format) && norm.is_none() && tiled(plan, format, rows, &products)?)
 }
 
 impl Lower<CudaDevice> for QuantMatmul {
@@ -279,7 +299,7 @@ impl Lower<CudaDevice> for QuantMatmul {
         let buffers = operands.map(|operand| operand.at);
         let addend = inputs.get(2).copied();
         let hardware = *plan.target;
-        let rows = Rows { at: x.at, m, depth };
+        let rows = Rows { at: x.at, m, depth, norm: None };
         let product = Product { weights: weights.at, out: out.at, n, addend: addend.map(|addend| addend.at) };
         if m >= GROUPED && on_warp_groups(plan, self.format, rows, &[product])? {
             return Ok(());
@@ -321,7 +341,7 @@ impl Lower<CudaDevice> for QuantMatmul {
     }
 }
 
-/// A product of few rows, which its kernel normalises.
+/// A product of rows that its kernels normalise.
 pub(crate) fn lower_normed(
     norm: &RmsNorm,
     op: &Op,
@@ -333,6 +353,11 @@ pub(crate) fn lower_normed(
         return lower::normed(norm, op, plan, inputs, outputs);
     };
     let (m, shape) = (x.ty.shape.rows(), weights.ty.shape);
+    let rows = Rows { at: x.at, m, depth: shape.columns(), norm: Some((*norm, gamma.at)) };
+    let product = Product { weights: weights.at, out: outputs[0].at, n: shape.rows(), addend: None };
+    if m >= GROUPED && on_warp_groups(plan, format, rows, &[product])? {
+        return Ok(());
+    }
     let kernel = quant::WarpQuantMatmul::new(format, m, plan.target.target);
     let Some(kernel) = kernel.and_then(|kernel| kernel.normed(*norm)) else {
         return lower::normed(norm, op, plan, inputs, outputs);
@@ -425,17 +450,20 @@ mod tests {
     #[test]
     fn products_that_read_the_same_rows_prepare_them_once() {
         let (q4_k, q2_k) = (QuantFormat::Q4K, QuantFormat::Q2K);
+        let normed_halves = "half_rows_32_twice_summing_normed";
         for (target, format, m, first, all) in [
-            (Target::Sm80, q4_k, 16, "round_rows_32", 3),
-            (Target::Sm90a, q4_k, 16, "half_rows_32_twice_summing", 3),
-            (Target::Sm90a, q4_k, OF_BLOCK + 1, "half_rows_32_twice_summing", 4),
-            (Target::Sm90a, q2_k, MORE, "split_rows", 8),
+            (Target::Sm80, q4_k, 16, &["rms_norm_rows32x32", "round_rows_32"][..], 3),
+            (Target::Sm90a, q4_k, 16, &[normed_halves], 2),
+            (Target::Sm90a, q4_k, OF_BLOCK + 1, &[normed_halves], 3),
+            (Target::Sm90a, q2_k, MORE, &["rms_norm_rows32x32", "split_rows"], 8),
         ] {
             let steps = normed(target, format, m);
-            assert!(steps[0].starts_with("rms_norm") && steps[1] == first, "{steps:?}");
-            assert_eq!(steps.iter().filter(|step| *step == first).count(), 1, "{steps:?}");
+            assert_eq!(steps[..first.len()], *first);
+            let last = first[first.len() - 1];
+            assert_eq!(steps.iter().filter(|step| *step == last).count(), 1, "{steps:?}");
             assert_eq!(steps.len(), all, "{steps:?}");
-            assert_eq!(steps[2].ends_with("_together_2"), all == 3, "{steps:?}");
+            let at_once = m <= OF_BLOCK;
+            assert_eq!(steps[first.len()].ends_with("_together_2"), at_once, "{steps:?}");
         }
     }
 

@@ -39,10 +39,22 @@ impl Default for FusionLimits {
 /// product, the norm is no step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NormLimits {
-    /// Rows at most: each product computes the norm again.
+    /// Few rows, at most these: each product computes the norm again.
     pub rows: usize,
-    /// The formats of the weights.
+    /// The formats of the weights for few rows.
     pub formats: &'static [QuantFormat],
+    /// Many rows, these or more.
+    pub many: usize,
+    /// The formats of the weights for many rows, each with a number of elements of a row, which has a multiple of them.
+    pub multiples: &'static [(QuantFormat, usize)],
+}
+
+impl NormLimits {
+    /// Whether a product of `rows` normalised rows of `columns` elements with weights of this format computes the norm.
+    fn include(&self, format: QuantFormat, [rows, columns]: [usize; 2]) -> bool {
+        let multiple = |&(of, elements): &(QuantFormat, usize)| of == format && columns.is_multiple_of(elements);
+        rows <= self.rows && self.formats.contains(&format) || rows >= self.many && self.multiples.iter().any(multiple)
+    }
 }
 
 /// Where a fused instruction takes an operand from.
@@ -112,14 +124,15 @@ impl Norms {
             let norm = &graph.nodes[node];
             let (Op::RmsNorm(_), &[out]) = (norm.op, &norm.outputs[..]) else { continue };
             let is_f32 = norm.inputs.iter().all(|&id| graph.type_of(id).dtype == DType::F32);
+            let shape = graph.type_of(out).shape;
+            let extents = [shape.rows(), shape.columns()];
             let takes = |&reader: &usize| {
                 let product = &graph.nodes[reader];
                 let (Op::QuantMatmul(op), &[x, weights]) = (product.op, &product.inputs[..]) else { return false };
                 let same = |id: TensorId| simplified.same_as[id.index()];
-                limits.formats.contains(&op.format) && same(x) == out && same(weights) != out
+                limits.include(op.format, extents) && same(x) == out && same(weights) != out
             };
             if is_f32
-                && graph.type_of(out).shape.rows() <= limits.rows
                 && !wanted.contains(&node)
                 && !simplified.reads_before_a_write(node)
                 && readers[node].iter().all(takes)

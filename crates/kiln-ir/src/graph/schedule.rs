@@ -289,14 +289,23 @@ mod tests {
     #[test]
     fn products_take_the_norm_that_only_they_read() {
         let format = crate::QuantFormat::Q4K;
-        let limits = FusionLimits {
-            addends: true,
-            norms: Some(NormLimits { rows: 4, formats: &[crate::QuantFormat::Q4K] }),
-            round: 4,
-            ..FusionLimits::default()
-        };
-        // Rows, whether another node reads the norm, and the expected number of steps.
-        for (rows, reads_norm, expected) in [(4, false, 2), (5, false, 3), (2, true, 4)] {
+        let formats = &[crate::QuantFormat::Q4K];
+        let [of_256, of_512] = [&[(crate::QuantFormat::Q4K, 256)], &[(crate::QuantFormat::Q4K, 512)]];
+        // Rows, whether another node reads the norm, what many rows of 256 elements are multiples of, and the expected number of steps.
+        for (rows, reads_norm, multiples, expected) in [
+            (4, false, of_256, 2),
+            (5, false, of_256, 3),
+            (2, true, of_256, 4),
+            (8, false, of_256, 3),
+            (9, false, of_256, 2),
+            (9, false, of_512, 3),
+        ] {
+            let limits = FusionLimits {
+                addends: true,
+                norms: Some(NormLimits { rows: 4, formats, many: 9, multiples }),
+                round: 4,
+                ..FusionLimits::default()
+            };
             let mut g = Graph::new();
             let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
             let x = g.input(TensorType::f32(Shape::new(&[rows, 256]).unwrap()));

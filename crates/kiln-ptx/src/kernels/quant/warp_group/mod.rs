@@ -17,6 +17,7 @@ mod body;
 mod rows;
 mod weights;
 
+use kiln_ir::op::RmsNorm;
 use kiln_ir::{QuantFormat, Result};
 
 use self::body::Body;
@@ -55,6 +56,20 @@ pub struct WarpGroupTiling {
 }
 
 impl WarpGroupTiling {
+    /// The formats of weights, and numbers of elements of a row: these kernels multiply rows that are multiples of them.
+    pub const MULTIPLES: &'static [(QuantFormat, usize)] = &[
+        (QuantFormat::Q4_0, 256),
+        (QuantFormat::Q4_1, 256),
+        (QuantFormat::Q5_0, 256),
+        (QuantFormat::Q5_1, 256),
+        (QuantFormat::Q8_0, 256),
+        (QuantFormat::Iq4Nl, 256),
+        (QuantFormat::Mxfp4, 512),
+        (QuantFormat::Q4K, 256),
+        (QuantFormat::Q5K, 256),
+        (QuantFormat::Q6K, 2048),
+    ];
+
     /// Of `m` rows of x of `depth` elements with `n` rows of weights, on a device of this many multiprocessors; `rounds`: elements of
     /// x may be rounded to f16. `None` for targets, formats and extents without such kernels.
     pub fn new(
@@ -113,7 +128,7 @@ impl WarpGroupTiling {
 
     /// Bytes of rounded x, of its units, and of the sums of its groups; `None` where they are beyond a `usize`.
     pub fn rounded_bytes(&self) -> Option<[usize; 3]> {
-        self.rows().bytes(self.m, self.depth)
+        self.rows(false).bytes(self.m, self.depth)
     }
 
     /// Bytes of the parts of the result, where there are several; `None` where they are beyond a `usize`.
@@ -122,8 +137,8 @@ impl WarpGroupTiling {
         self.m.checked_mul(self.n)?.checked_mul(4 * parts)
     }
 
-    fn rows(&self) -> HalfRows {
-        HalfRows::new(self.shape.packing, !self.shape.rounds)
+    fn rows(&self, is_normed: bool) -> HalfRows {
+        HalfRows::new(self.shape.packing, !self.shape.rounds, is_normed)
     }
 
     /// Whether sums of groups are an operand of the kernels.
@@ -131,13 +146,14 @@ impl WarpGroupTiling {
         self.shape.packing.has_minima()
     }
 
-    /// What rounds x, and its launch. Buffers: x, rounded x, units, and the sums of groups if [`WarpGroupTiling::has_sums`].
+    /// What rounds x, normalised by `norm` if there is one, and its launch. Buffers: x; gamma and normalised x if it is normalised;
+    /// rounded x, units, and the sums of groups if [`WarpGroupTiling::has_sums`]. The products read normalised x for x.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 rows or elements of a row.
-    pub fn rounding(&self) -> Result<(HalfRows, Launch)> {
-        let rows = self.rows();
-        Ok((rows, rows.launch(self.m, self.depth)?))
+    pub fn rounding(&self, norm: Option<RmsNorm>) -> Result<(HalfRows, Launch)> {
+        let rows = self.rows(norm.is_some());
+        Ok((rows, rows.launch(self.m, self.depth, norm)?))
     }
 
     /// The product, and its launch. Buffers: rounded x, units, weights; the parts of the result if there are several, or else the

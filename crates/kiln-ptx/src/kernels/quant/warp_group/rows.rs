@@ -6,6 +6,7 @@
 //! so do its products, which are computed again.
 
 use kiln_ir::Result;
+use kiln_ir::op::RmsNorm;
 
 use super::weights::{CHUNK, GROUP, LOWER, MINIMUM, Packing};
 use crate::kernel::{MAX_GRID_X, extent};
@@ -30,24 +31,30 @@ const MOST: u32 = f32::MAX.to_bits();
 /// The smallest magnitude that a group has to reach.
 const LEAST_OF_GROUP: f32 = 1.0 / 65_536.0;
 
-/// Rounds rows of x to f16, once or in two parts, and sums groups of 32 elements where weights have minima.
+/// Rounds rows of x to f16, once or in two parts, and sums groups of 32 elements where weights have minima. If they are normalised
+/// first, normalised rows are written, too: products that are not finite are computed from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HalfRows {
     /// Adjacent elements that the lanes of a quad share, 16 or 32: this determines the order in a row.
     adjacent: u32,
     has_lower: bool,
     has_sums: bool,
+    is_normed: bool,
 }
 
 impl HalfRows {
-    pub(super) fn new(packing: Packing, has_lower: bool) -> Self {
-        Self { adjacent: packing.adjacent(), has_lower, has_sums: packing.has_minima() }
+    pub(super) fn new(packing: Packing, has_lower: bool, is_normed: bool) -> Self {
+        Self { adjacent: packing.adjacent(), has_lower, has_sums: packing.has_minima(), is_normed }
     }
 
     /// Every kernel.
     pub fn all() -> Vec<Self> {
         let packings = [Packing::Affine { five: false }, Packing::Q6K, Packing::Q8_0];
-        packings.into_iter().flat_map(|packing| [false, true].map(|lower| Self::new(packing, lower))).collect()
+        let of = |packing| {
+            [[false, false], [false, true], [true, false], [true, true]]
+                .map(|[has_lower, is_normed]| Self::new(packing, has_lower, is_normed))
+        };
+        packings.into_iter().flat_map(of).collect()
     }
 
     /// Bytes of rounded rows, of units, and of the sums of groups; `None` where they are beyond a `usize`.
@@ -58,42 +65,72 @@ impl HalfRows {
         Some([halves, rows.checked_mul(4)?, sums])
     }
 
-    /// The launch for rows of `depth` elements, a multiple of 256. Buffers: x, rounded rows, units, sums of groups if there are any.
-    pub(super) fn launch(&self, rows: usize, depth: usize) -> Result<Launch> {
+    /// The launch for rows of `depth` elements, a multiple of 256, and `norm` if they are normalised. Buffers: x, then gamma and
+    /// normalised rows if they are normalised, rounded rows, units, sums of groups if there are any.
+    pub(super) fn launch(&self, rows: usize, depth: usize, norm: Option<RmsNorm>) -> Result<Launch> {
         let words = [extent("rows", rows, MAX_GRID_X)?, extent("elements of a row", depth, MAX_GRID_X)?];
-        let buffers = 3 + usize::from(self.has_sums);
-        let arguments = (0..buffers).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
+        let buffers = 3 + usize::from(self.has_sums) + if norm.is_some() { 2 } else { 0 };
+        let eps = norm.map(|norm| Argument::F32(norm.eps.get()));
+        let arguments = (0..buffers).map(Argument::Buffer).chain(words.map(Argument::U32)).chain(eps).collect();
         Ok(Launch { grid: [words[0], 1, 1], arguments })
     }
 
-    fn write(&self, k: &Builder) {
+    fn write<'k>(&self, k: &'k Builder) {
         let x = k.buffer::<f32>("x");
+        let normal = self.is_normed.then(|| ["gamma", "normal"].map(|name| k.buffer::<f32>(name)));
         let halves = k.buffer::<u32>("halves");
         let units = k.buffer::<f32>("units");
         let sums = self.has_sums.then(|| k.buffer::<F16>("sums"));
         let [rows, depth] = ["rows", "depth"].map(|name| k.parameter::<u32>(name));
+        let eps = self.is_normed.then(|| k.parameter::<f32>("eps"));
         let (row, thread) = (k.ctaid_x(), k.tid_x());
         let first = k.mul_wide(row, depth);
-        let x = x.index_wide(first);
         let t = thread & (QUAD - 1);
         // A lane of a product has eight adjacent elements of a group, or four of each half.
-        let places = |at: Value<'_, u32>| match self.adjacent {
+        let places = |at: Value<'k, u32>| match self.adjacent {
             GROUP => [k.mad(t, OWN, at), k.mad(t, OWN, at + VECTOR)],
             _ => [k.mad(t, VECTOR, at), k.mad(t, VECTOR, at + GROUP / 2)],
         };
-        let groups = |body: &dyn Fn(Value<'_, u32>)| {
+        let groups = |body: &dyn Fn(Value<'k, u32>)| {
             k.for_(0u32, depth, TEAM / QUAD * GROUP, |turn| body(k.mad(thread >> QUAD.ilog2(), GROUP, turn)));
         };
-        let load = |at: Value<'_, u32>| {
+        let load = |from: Pointer<'k, Global, f32>, at: Value<'k, u32>| {
             let is_there = k.lt(at, depth);
-            places(at).map(|place| k.ld_v_if::<_, _, 4>(is_there, x.index(place), 0.0f32))
+            places(at).map(|place| k.ld_v_if::<_, _, 4>(is_there, from.index(place), 0.0f32))
         };
         let largest = k.variable(0u32);
-        groups(&|at| {
-            for x in load(at).as_flattened() {
-                largest.set(k.max(largest.get(), k.bits_u32(*x) & 0x7fff_ffffu32));
+        let include = |x: F32<'k>| largest.set(k.max(largest.get(), k.bits_u32(x) & 0x7fff_ffffu32));
+        let x = x.index_wide(first);
+        let x = match (normal, eps) {
+            (Some([gamma, normal]), Some(eps)) => {
+                let squares = k.variable(0.0f64);
+                groups(&|at| {
+                    for &x in load(x, at).as_flattened() {
+                        let x = k.cvt_f64(x);
+                        squares.set(k.fma(x, x, squares.get()));
+                    }
+                });
+                let squares = team::combine(k, TEAM, thread, squares.get(), |a, b| a + b);
+                let mean = squares * k.rcp(k.cvt_rn_f64(depth));
+                let scale = k.rcp(k.sqrt(mean + k.cvt_f64(eps)));
+                let normal = normal.index_wide(first);
+                groups(&|at| {
+                    let is_there = k.lt(at, depth);
+                    for ((place, x), gamma) in places(at).into_iter().zip(load(x, at)).zip(load(gamma, at)) {
+                        let of = |i: usize| k.cvt_rn_f32(k.cvt_f64(x[i]) * scale * k.cvt_f64(gamma[i]));
+                        let of: [F32<'k>; VECTOR as usize] = std::array::from_fn(of);
+                        of.into_iter().for_each(include);
+                        k.st_v_if(is_there, normal.index(place), of);
+                    }
+                });
+                // Threads read again what they have written themselves.
+                normal
             }
-        });
+            _ => {
+                groups(&|at| load(x, at).into_iter().flatten().for_each(include));
+                x
+            }
+        };
         let largest = team::combine(k, TEAM, thread, largest.get(), |a, b| k.max(a, b));
         let is_zero = k.eq(largest, 0);
         let in_range = k.or(is_zero, k.le(largest - LEAST, MOST - LEAST));
@@ -106,9 +143,9 @@ impl HalfRows {
         let fits = k.variable(1u32);
         groups(&|at| {
             let is_there = k.lt(at, depth);
-            let x: Vec<F32<'_>> = load(at).as_flattened().iter().map(|&x| x * over).collect();
-            let pairs: Vec<[F32<'_>; 2]> = x.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-            let store = |to: Pointer<'_, Global, u32>, words: [Value<'_, u32>; 4]| {
+            let x: Vec<F32<'k>> = load(x, at).as_flattened().iter().map(|&x| x * over).collect();
+            let pairs: Vec<[F32<'k>; 2]> = x.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+            let store = |to: Pointer<'k, Global, u32>, words: [Value<'k, u32>; 4]| {
                 // Word `4 i + t` of a group is word i of lane t of a product.
                 let to = to.index(k.mad(t, VECTOR, at >> 1));
                 k.st_v_if(is_there, to, transposed(k, words, t));
@@ -167,7 +204,7 @@ fn transposed<'k>(k: &'k Builder, mut words: [Value<'k, u32>; 4], t: Value<'k, u
 
 impl Kernel for HalfRows {
     fn name(&self) -> String {
-        let parts = [(self.has_lower, "_twice"), (self.has_sums, "_summing")];
+        let parts = [(self.has_lower, "_twice"), (self.has_sums, "_summing"), (self.is_normed, "_normed")];
         let parts: String = parts.into_iter().filter(|(is, _)| *is).map(|(_, part)| part).collect();
         format!("half_rows_{}{parts}", self.adjacent)
     }
