@@ -22,7 +22,15 @@ use crate::waiting::{Arriving, Waiting};
 
 /// Maximum number of sets of wanted tensors whose executables are cached.
 const MOST_READY: usize = 4;
+/// Bytes that they may hold while another is made: these, or this share of the free memory if it is more and known. A prompt of
+/// 1024 tokens of a large model holds hundreds of megabytes, in executables with a result and without one.
 const MOST_BYTES: u64 = 256 << 20;
+const SHARE_OF_FREE: u64 = 16;
+
+/// Bytes that cached executables may hold on a device with so many free bytes.
+fn most_bytes(free: Option<u64>) -> u64 {
+    free.map_or(MOST_BYTES, |free| MOST_BYTES.max(free / SHARE_OF_FREE))
+}
 
 /// A cached executable.
 #[derive(Debug)]
@@ -251,7 +259,8 @@ impl<D: Driver> GraphRunner<D> {
         }
         // Old executables release their memory before the new one allocates, except the one whose results can be read.
         let held = |ready: &[Ready<D>]| ready.iter().map(|ready| ready.executable.computed_bytes()).sum::<u64>();
-        while self.ready.len() >= MOST_READY || held(&self.ready) > MOST_BYTES {
+        let most = most_bytes(self.device.free_bytes()?);
+        while self.ready.len() >= MOST_READY || held(&self.ready) > most {
             let Some(oldest) = self.ready.iter().position(|ready| !ready.is_last) else { break };
             self.ready.remove(oldest);
         }
@@ -476,4 +485,19 @@ fn first(graph: &Graph) -> Option<TensorId> {
 
 fn types(graph: &Graph, wanted: &[TensorId]) -> Result<Vec<TensorType>> {
     wanted.iter().map(|&id| graph.ty(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn executables_hold_more_where_much_memory_is_free() {
+        assert_eq!(most_bytes(None), MOST_BYTES);
+        assert_eq!(most_bytes(Some(1 << 30)), MOST_BYTES);
+        assert_eq!(most_bytes(Some(64 << 30)), 4 << 30);
+    }
 }
