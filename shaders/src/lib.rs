@@ -24,6 +24,7 @@ macro_rules! source {
 }
 
 pub mod elementwise;
+pub mod numerics;
 mod symbols;
 mod template;
 mod together;

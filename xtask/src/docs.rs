@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.check {
         check(root)?;
     } else {
-        crate::write(&root.join(PAGE), numerics()?)?;
+        std::fs::write(root.join(PAGE), numerics()?)?;
         println!("wrote {PAGE}");
     }
     Ok(ExitCode::SUCCESS)
@@ -130,15 +130,15 @@ fn on_gpus() -> Result<String> {
          | operation | largest error on a GPU |\n|---|---|\n",
     );
     let cell = |text: String| text.replace('|', "\\|");
-    for (kind, bound) in kiln_wgpu::numerics::DIFFERENCES {
+    for (kind, bound) in kiln_shaders::numerics::DIFFERENCES {
         writeln!(text, "| `{}` | {} |", kind.name(), cell(bound.to_string()))?;
     }
-    let bound = product_bound_of(4096, kiln_wgpu::numerics::CHAIN);
+    let bound = product_bound_of(4096, kiln_shaders::numerics::CHAIN);
     for name in ["matmul", "matvec", "convolve2d", "convolve_transpose2d"] {
         writeln!(text, "| `{name}` | {} for 4096 products |", cell(bound.to_string()))?;
     }
-    writeln!(text, "| `resize2d`, bilinear | {} |", cell(kiln_wgpu::numerics::BILINEAR.to_string()))?;
-    let bound = kiln_wgpu::numerics::average_bound((3, 3));
+    writeln!(text, "| `resize2d`, bilinear | {} |", cell(kiln_shaders::numerics::BILINEAR.to_string()))?;
+    let bound = kiln_shaders::numerics::average_bound((3, 3));
     writeln!(
         text,
         "| `avg_pool2d` | {} for windows of 3 x 3, h + w + 3 up to 64 elements, min(q, 64) + min(q / 64, 64) + q / 4096 + 13 for \

@@ -1,18 +1,16 @@
 //! The commands for developers and for measuring a machine: `cargo xtask --help` lists them.
 //!
-//! A subcommand is a module with an `Arguments` struct and a function `run`, and one row in [`Command`].
+//! A subcommand is a module with an `Arguments` struct and a function `run`, and one row in [`Command`]. This program is compiled before
+//! the first test runs, so it depends on few crates; the commands that need the backends are in the package `xtask-measure`.
 
-mod bench;
 mod docs;
-mod exhaustive;
+mod measure;
 mod pages;
 mod processor;
 mod publish;
 mod test;
 mod web;
 
-use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -31,7 +29,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Calibrates this machine, verifies and measures every operation on it, and writes a report.
-    Bench(bench::Arguments),
+    Bench(measure::Arguments),
     /// Checks formatting, lints and documentation, and runs every test on every instruction set and target that can run here.
     Test(test::Arguments),
     /// Writes docs/numerics.md from the tables of operations.
@@ -41,34 +39,17 @@ enum Command {
     /// Builds kiln for browsers and its page into target/web, serves it, and tests it in Chromium.
     Web(web::Arguments),
     /// Compares every element-wise operation of one operand with the f64 reference, for every f32.
-    Exhaustive(exhaustive::Arguments),
-}
-
-/// Writes a file, with its directory, in one piece. What is not a file, such as a pipe or a device, is written to.
-///
-/// # Errors
-/// The message of the system, with the path.
-fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
-    let written = || {
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            std::fs::create_dir_all(directory)?;
-        }
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
-            return std::fs::write(path, contents);
-        }
-        kiln_files::replace(path, |file| file.write_all(contents.as_ref()))
-    };
-    written().map_err(|error: std::io::Error| format!("{}: {error}", path.display()).into())
+    Exhaustive(measure::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Bench(arguments) => measure::run("bench", &arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
         Command::Publish(arguments) => publish::run(&arguments),
         Command::Web(arguments) => web::run(&arguments),
-        Command::Exhaustive(arguments) => exhaustive::run(&arguments),
+        Command::Exhaustive(arguments) => measure::run("exhaustive", &arguments),
     };
     match result {
         Ok(code) => code,
@@ -76,15 +57,5 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_full_disk_is_an_error_that_names_the_file() {
-        let error = super::write(std::path::Path::new("/dev/full"), "a report").unwrap_err().to_string();
-        assert!(error.starts_with("/dev/full: "), "{error}");
     }
 }

@@ -127,7 +127,7 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
         writeln!(manifest, "{name} = {{ path = \"../{name}-{version}\" }}")?;
     }
     let consumer = folder.join("consumer");
-    crate::write(&consumer.join("Cargo.toml"), manifest)?;
+    write(&consumer.join("Cargo.toml"), manifest)?;
     // The versions in the lock file of the workspace, so that cargo does not ask the registry.
     std::fs::copy(root.join("Cargo.lock"), consumer.join("Cargo.lock"))?;
     let kiln = crates.iter().find(|package| package.name == "kiln").ok_or("kiln is not published")?;
@@ -138,11 +138,18 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
         let (_, example) = page.split_once("```rust\n").ok_or("the README has no example")?;
         let (example, _) = example.split_once("```").ok_or("the example of the README does not end")?;
         let path = if program == "main" { "src/main.rs".to_owned() } else { format!("src/bin/{program}.rs") };
-        crate::write(&consumer.join(path), example)?;
+        write(&consumer.join(path), example)?;
     }
     let mut cargo = Command::new("cargo");
     cargo.args(["check", "--target-dir"]).arg(root.join("target")).current_dir(consumer);
     Ok(cargo)
+}
+
+/// Writes a file, with its folder.
+fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(path, contents));
+    written.map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 fn execute(command: &mut Command) -> Result<()> {

@@ -4,7 +4,7 @@
 //! work itself would then wait for a thread to wake up and find nothing to do. Here the caller closes the work when no parts are left, and
 //! waits only for threads that have entered it.
 //!
-//! Which threads help is not known here, and the atomics and locks come from `sync.rs`, so that `tests/loom.rs` can run this source in every
+//! Which threads help is not known here, and the atomics and locks come from `sync.rs`, so that `loom/tests/loom.rs` can run this source in every
 //! order that threads may have.
 
 use std::any::Any;

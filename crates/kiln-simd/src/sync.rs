@@ -1,4 +1,4 @@
-//! The atomics and locks of `hand_over.rs`. Its model, `tests/loom.rs`, has those of loom in their place.
+//! The atomics and locks of `hand_over.rs`. Its model, `loom/tests/loom.rs` of the workspace, has those of loom in their place.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,6 +6,7 @@
 //! the steps that follow them in the table.
 
 mod dependencies;
+mod isa;
 mod programs;
 mod run;
 mod steps;
@@ -22,8 +23,7 @@ use crate::{Result, processor};
 
 /// The names of the steps that run on every machine; those of instruction sets depend on its processor.
 pub(crate) fn step_names() -> std::collections::BTreeSet<String> {
-    let of_an_instruction_set = |name: &str| kiln_simd::Isa::ALL.iter().any(|isa| isa.name() == name);
-    steps::all().into_iter().map(|step| step.name).filter(|name| !of_an_instruction_set(name)).collect()
+    steps::all().into_iter().map(|step| step.name).filter(|name| !isa::NAMES.contains(&name.as_str())).collect()
 }
 
 /// What to run.

@@ -1,8 +1,7 @@
 //! The steps of `cargo xtask test`.
 
-use kiln_simd::Isa;
-
 use super::dependencies;
+use super::isa;
 use super::programs::Program;
 use super::run::{Outcome, Runner};
 use super::tools::{self, Tool};
@@ -101,7 +100,7 @@ pub(super) fn all() -> Vec<Step> {
         ),
         Step::new("rustdoc", "the documentation builds without a warning", |runner| {
             let lines = [
-                "cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray",
+                "cargo doc --workspace --exclude kiln-benches --exclude xtask --exclude xtask-measure --no-deps --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray",
             ];
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
@@ -147,6 +146,8 @@ pub(super) fn all() -> Vec<Step> {
                 "kiln-llm",
                 "fuzz",
                 "xtask",
+                "measure",
+                "verify",
             ];
             packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test) && !is_a_model(test)
         }),
@@ -162,28 +163,19 @@ pub(super) fn all() -> Vec<Step> {
             hostile,
         ),
     ];
-    for &isa in Isa::ALL {
-        // Those of other processors have their own steps below.
-        let here = match isa.name() {
-            "scalar" => true,
-            "neon" => cfg!(target_arch = "aarch64"),
-            "simd128" | "relaxed-simd" => false,
-            _ => cfg!(target_arch = "x86_64"),
-        };
-        if here {
-            steps.push(Step::new(isa.name(), &format!("what takes the set of KILN_ISA={isa}"), move |runner| {
-                if !isa.is_available() {
-                    return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
-                }
-                // The tests of kiln-simd take every set by name.
-                let chooses = |test: &Program| {
-                    test.package() == "kiln" && !of_a_gpu(test) && !of_a_hostile_host(test) || test.name == "threads"
-                };
-                // What this one measures decides nothing here, and it takes most of the time.
-                let arguments = ["--skip", "a_gpu_that_fails_is_left_out_of_a_calibration"];
-                runner.test(chooses, &arguments, &[("KILN_ISA", isa.name())]).into()
-            }));
-        }
+    for (isa, available) in isa::of_this_processor() {
+        steps.push(Step::new(isa, &format!("what takes the set of KILN_ISA={isa}"), move |runner| {
+            if !available {
+                return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
+            }
+            // The tests of kiln-simd take every set by name.
+            let chooses = |test: &Program| {
+                test.package() == "kiln" && !of_a_gpu(test) && !of_a_hostile_host(test) || test.name == "threads"
+            };
+            // What this one measures decides nothing here, and it takes most of the time.
+            let arguments = ["--skip", "a_gpu_that_fails_is_left_out_of_a_calibration"];
+            runner.test(chooses, &arguments, &[("KILN_ISA", isa)]).into()
+        }));
     }
     steps.extend([
         Step::commands(
@@ -193,9 +185,16 @@ pub(super) fn all() -> Vec<Step> {
             &["cargo test --doc --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray"],
         ),
         Step::new("examples", "every example runs, but those that open a GPU", every_other_example_runs),
-        Step::new("release", "every operation as the optimiser of this release build has left it", |_| {
-            verified(&crate::bench::verify::run(|_| true))
-        }),
+        Step::commands(
+            "release",
+            "every operation as the optimiser of a release build has left it",
+            &["cargo run --quiet --release -p xtask-verify"],
+        ),
+        Step::new(
+            "devices",
+            "every operation on every GPU of this machine, by default one that is not software",
+            devices,
+        ),
         Step::new("ptx", "the builder of PTX, and its kernels run by an interpreter", |runner| {
             // Every case of moderate work of every operation, and samples of the others. On a GPU of NVIDIA every case runs.
             let of_ptx = |test: &Program| test.package() == "kiln-ptx" && test.name != "ptxas";
@@ -342,13 +341,14 @@ fn a_full_disk_ends_the_example(runner: &mut Runner) -> Result<()> {
     Ok(())
 }
 
-fn verified(rows: &[crate::bench::verify::Row]) -> Outcome {
-    let failures: Vec<String> = rows.iter().filter_map(|row| row.failure.clone()).collect();
-    let cases: usize = rows.iter().map(|row| row.cases).sum();
-    match (failures.as_slice(), cases) {
-        ([], 0) => Outcome::Failed("no case has run".into()),
-        ([], _) => Outcome::Passed(format!("{cases} cases")),
-        _ => Outcome::Failed(failures.join("; ")),
+/// The tests of the program that measures machines, which run the conformance suite on what it finds.
+fn devices(runner: &mut Runner) -> Outcome {
+    runner.take_skips();
+    let result = runner.test(|test| test.package() == "measure", &["--ignored", "--nocapture"], &[]);
+    match (result, runner.take_skips().pop()) {
+        (Err(error), _) => Outcome::Failed(error.to_string()),
+        (Ok(()), Some(reason)) => Outcome::Skipped { reason, remedy: Vec::new() },
+        (Ok(()), None) => Outcome::OK,
     }
 }
 
@@ -430,7 +430,7 @@ fn every_other_example_runs(runner: &mut Runner) -> Outcome {
 
 /// Leaves VNNI, VBMI and GFNI alone.
 fn without_vnni(runner: &mut Runner) -> Outcome {
-    if !Isa::ALL.iter().any(|isa| isa.name() == "avx512" && isa.is_available()) {
+    if !isa::of_this_processor().contains(&("avx512", true)) {
         return Outcome::Skipped { reason: "this machine has no avx512".into(), remedy: Vec::new() };
     }
     let products = |test: &Program| test.package() == "kiln-simd" && ["int8", "products"].contains(&test.name.as_str());
@@ -445,8 +445,7 @@ fn aarch64(runner: &mut Runner) -> Outcome {
     };
     let names = tests.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let names = names.filter_map(|path| path.file_stem()?.to_str().map(str::to_owned));
-    // loom simulates the memory of processors: on another one it would find the same.
-    let names: Vec<String> = names.filter(|name| name != "loom").map(|name| format!("--test {name}")).collect();
+    let names: Vec<String> = names.map(|name| format!("--test {name}")).collect();
     let tests = format!(
         "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu \
          -- --skip no_operation_is_left_out",
@@ -470,7 +469,7 @@ fn aarch64(runner: &mut Runner) -> Outcome {
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
             // An emulated processor is ten times slower, and takes samples of what walks through many sizes and cases. `small` has every
             // operation and format.
-            ("KILN_SAMPLE", "10"),
+            ("KILN_SAMPLE", "20"),
             // These checks take a quarter of the build. Tests of SSE2, which has vectors of the same length, run with them.
             ("CARGO_PROFILE_TEST_DEBUG_ASSERTIONS", "false"),
             ("CARGO_PROFILE_TEST_OVERFLOW_CHECKS", "false"),
@@ -563,8 +562,9 @@ fn gpu(runner: &mut Runner) -> Outcome {
         };
         let calibration = |test: &Program| test.package() == "kiln" && test.name == "kiln";
         // Checks at run time are added by wgpu: once is enough.
+        // The variants of kernels for browsers run on the second driver, and in the step `web`.
         let results = [
-            runner.test(all, &[], &on(MESA.0, "24")),
+            runner.test(all, &["--skip", "every_operation_keeps_its_contract_in_plain_webgpu"], &on(MESA.0, "24")),
             runner.test(calibration, &["--ignored", "a_calibration_measures_the_gpu"], &on(MESA.0, "24")),
             runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "60")),
             runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "24")),

@@ -2,15 +2,13 @@
 
 use kiln_ir::Result;
 use kiln_ir::op::{Pool2d, Pooling};
+use kiln_shaders::numerics::SMALL_WINDOW;
 use kiln_shaders::{POOL, POOL_WIDE};
 
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
-
-/// Maximum elements of a window for one invocation: longer chains would round too often.
-pub(crate) const SMALL_WINDOW: usize = 64;
 
 impl Lower<GpuDevice> for Pool2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

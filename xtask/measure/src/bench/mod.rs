@@ -10,7 +10,7 @@ mod operations;
 mod picture;
 mod report;
 mod routing;
-pub(crate) mod verify;
+mod verify;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ struct Report {
     machine: find::Machine,
     backends: Vec<find::Backend>,
     calibration: Option<routing::Calibration>,
-    accuracy: Vec<verify::Row>,
+    accuracy: Vec<xtask_verify::Row>,
     limits: Vec<measure::Limit>,
     measurements: Vec<measure::Series>,
     /// None where no adapter is in use.

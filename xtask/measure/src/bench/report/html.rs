@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use xtask_verify::Row;
+
 use super::super::Report;
 use super::super::gpus::{Adapter, Gpus};
 use super::super::routing::Routing;
-use super::super::verify::Row;
 use super::table::share;
 use super::{date, digits, grouped, pays, plot, size};
 use crate::Result;

@@ -12,11 +12,11 @@ use serde::Serialize;
 use crate::Result;
 use filter::{EdgeFilter, Picture};
 
-#[path = "../../../crates/kiln/examples/image_filter/filter.rs"]
+#[path = "../../../../crates/kiln/examples/image_filter/filter.rs"]
 mod filter;
 
 /// The image that is shipped: Eileen Collins, a NASA portrait in the public domain.
-const SHIPPED: &[u8] = include_bytes!("../../../crates/kiln/examples/image_filter/astronaut.png");
+const SHIPPED: &[u8] = include_bytes!("../../../../crates/kiln/examples/image_filter/astronaut.png");
 /// How often the pipeline runs; the median counts.
 const RUNS: usize = 21;
 

@@ -1,20 +1,16 @@
-//! A model of how work is handed to helper threads: loom runs `src/hand_over.rs` in every order that its threads may have, with up to
+//! A model of how work is handed to helper threads: loom runs `hand_over.rs` of kiln-simd in every order that its threads may have, with up to
 //! [`PREEMPTIONS`] preemptions, and under the memory model of C11, whatever the processor of this machine guarantees.
 //!
 //! Results are in cells that loom watches: an access that is not ordered after the write of another thread, or after the caller has
 //! returned, is an error.
 
-#![cfg(not(target_arch = "wasm32"))] // no threads on this target
-#![cfg(not(miri))] // a model checker in an interpreter takes hours
-#![cfg(feature = "parallel")]
-
-#[path = "../src/float_state.rs"]
+#[path = "../../crates/kiln-simd/src/float_state.rs"]
 #[allow(dead_code, unused_imports, unused_macros)] // items that kernels use
 mod float_state;
-#[path = "../src/hand_over.rs"]
+#[path = "../../crates/kiln-simd/src/hand_over.rs"]
 mod hand_over;
 
-/// What `src/sync.rs` is for the library.
+/// What `sync.rs` is for the library.
 mod sync {
     pub(crate) use loom::hint::spin_loop;
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
+use xtask_verify::Row;
+
 use super::super::find::{Backend, Machine};
 use super::super::gpus::Gpus;
 use super::super::measure::{Limit, Point, Series};
-use super::super::verify::Row;
 use super::{digits, pays, size};
 
 /// Prints the heading of a step.
