@@ -8,6 +8,8 @@ pub(super) trait Piece: Copy {
     type Ints: Copy;
     /// Four sums in f32.
     type Floats: Copy;
+    /// [`Bytes::APART`].
+    const APART: bool = false;
 
     /// Prefetches the cache line at `p`. Any address is allowed.
     #[inline(always)]
@@ -157,6 +159,7 @@ impl<P: Piece> Bytes for Four<P> {
     /// A quarter is unpacked at a time.
     type Block = [*const u8; 2];
     type Wide = [u8; 32];
+    const APART: bool = P::APART;
 
     #[inline(always)]
     fn prefetch(p: *const u8) {
