@@ -249,11 +249,8 @@ impl<P: Pieces> Weights for ByPieces<P> {
         unsafe {
             let run = if const { B::APART } { unpack_apart::<P, B>(w) } else { unpack::<P, B>(w) };
             for r in 0..R {
-                let products = if const { B::APART } {
-                    dots_apart::<B>(&run.q, x[r])
-                } else {
-                    B::dots_of_run(&run.q, x[r])
-                };
+                let products =
+                    if const { B::APART } { dots_apart::<B>(&run.q, x[r]) } else { B::dots_of_run(&run.q, x[r]) };
                 sums[r] = B::add_eight(sums[r], products, run.scales, units(x[r]));
                 if let Some(added) = run.added {
                     sums[r] = B::sub_eight(sums[r], added, sums_of(x[r]));
