@@ -230,6 +230,20 @@ impl<P: Piece> Bytes for Four<P> {
     }
 
     #[inline(always)]
+    unsafe fn dots_of_run(q: &[[u8; 32]; 8], x: *const u8) -> [P::Ints; 2] {
+        // SAFETY: the caller's contract; there are eight integers.
+        unsafe {
+            if const { P::APART } {
+                // From integers in memory, the compiler makes faster code for SSE2 than that of the pieces.
+                let sums = PortableBytes::dots_of_run(q, x);
+                [P::load_ints(sums.as_ptr()), P::load_ints(sums.as_ptr().add(4))]
+            } else {
+                Self::totals([0, 1, 2, 3, 4, 5, 6, 7].each(|piece| Self::dot(q[piece], x.add(64 * piece))))
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn no_ints() -> [P::Ints; 4] {
         // SAFETY: the caller's contract; four integers are read.
         [unsafe { P::load_ints([0; 4].as_ptr()) }; 4]
