@@ -111,6 +111,12 @@ pub const NORMAL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 /// The sixteen numbers of [MXFP4](mxfp4), in halves: E2M1 has 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with either sign.
 pub const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
+/// A format as a type, for functions that are compiled for each format.
+pub trait ConstFormat {
+    /// The format.
+    const FORMAT: QuantFormat;
+}
+
 /// The formats: for each its variant, the module that decodes and encodes it, and its [`Layout`].
 macro_rules! formats {
     ($($(#[doc = $doc:literal])+ $variant:ident = $module:ident {
@@ -161,17 +167,32 @@ macro_rules! formats {
 
             /// Unpacks whole blocks that fill `q`.
             #[inline(always)]
-            fn unpack_blocks(self, blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) {
+            fn unpack_blocks<F: ConstFormat>(blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) {
+                // Inline constants, so that the other formats are not compiled.
+                $(if const { F::FORMAT as usize == Self::$variant as usize } {
+                    let (blocks, _) = blocks.as_chunks::<{ $module::BYTES }>();
+                    let (q, _) = q.as_chunks_mut::<{ $module::LEN }>();
+                    let (scales, _) = scales.as_chunks_mut::<{ $len / $group }>();
+                    let (minima, _) = minima.as_chunks_mut::<{ $len / $group }>();
+                    for (((block, q), scales), minima) in blocks.iter().zip(q).zip(scales).zip(minima) {
+                        let unpacked = $module::unpack(block);
+                        (*q, *scales, *minima) = (unpacked.q, unpacked.scales, unpacked.minima);
+                    }
+                })+
+            }
+
+            /// [`QuantFormat::unpack_as`] for a format that is known only when the program runs. It is not inlined.
+            ///
+            /// # Errors
+            /// The same.
+            pub fn unpack(self, blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) -> Result<()> {
                 match self {
                     $(Self::$variant => {
-                        let (blocks, _) = blocks.as_chunks::<{ $module::BYTES }>();
-                        let (q, _) = q.as_chunks_mut::<{ $module::LEN }>();
-                        let (scales, _) = scales.as_chunks_mut::<{ $len / $group }>();
-                        let (minima, _) = minima.as_chunks_mut::<{ $len / $group }>();
-                        for (((block, q), scales), minima) in blocks.iter().zip(q).zip(scales).zip(minima) {
-                            let unpacked = $module::unpack(block);
-                            (*q, *scales, *minima) = (unpacked.q, unpacked.scales, unpacked.minima);
+                        struct Format;
+                        impl ConstFormat for Format {
+                            const FORMAT: QuantFormat = QuantFormat::$variant;
                         }
+                        Self::unpack_as::<Format>(blocks, q, scales, minima)
                     })+
                 }
             }
@@ -339,21 +360,38 @@ impl QuantFormat {
     /// Unpacks blocks: a small integer for each element, or an index into the code book of the format, and a scale and a minimum
     /// for each group, so that an element is `scale q - minimum` ([`Unpacked`]).
     ///
-    /// It is inlined into its caller, as [`QuantFormat::decode`] is.
+    /// It is inlined into its caller, as [`QuantFormat::decode`] is, and only this format is.
     ///
     /// # Errors
     /// [`Error::Format`] when `q` is not whole blocks, [`Error::Length`] when the blocks do not fill it, or `scales` and
     /// `minima` do not have an element for each group.
     #[inline(always)]
-    pub fn unpack(self, blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) -> Result<()> {
-        self.check(q.len(), blocks.len())?;
-        let expected = q.len() / self.layout().group;
-        for (operand, found) in [("scales", scales.len()), ("minima", minima.len())] {
+    pub fn unpack_as<F: ConstFormat>(
+        blocks: &[u8],
+        q: &mut [i8],
+        scales: &mut [f32],
+        minima: &mut [f32],
+    ) -> Result<()> {
+        let layout = const { F::FORMAT.layout() };
+        let (count, rest) = (q.len() / layout.block_len, q.len() % layout.block_len);
+        let groups = q.len() / layout.group;
+        if rest > 0 || blocks.len() != count * layout.block_bytes || scales.len() != groups || minima.len() != groups {
+            F::FORMAT.check_unpacked(blocks.len(), q.len(), scales.len(), minima.len())?;
+        }
+        Self::unpack_blocks::<F>(blocks, q, scales, minima);
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_unpacked(self, blocks: usize, q: usize, scales: usize, minima: usize) -> Result<()> {
+        self.check(q, blocks)?;
+        let expected = q / self.layout().group;
+        for (operand, found) in [("scales", scales), ("minima", minima)] {
             if found != expected {
                 return Err(Error::Length { op: "quantised blocks", operand, expected, found });
             }
         }
-        self.unpack_blocks(blocks, q, scales, minima);
         Ok(())
     }
 

@@ -250,36 +250,6 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
         unsafe {
             let zero = V::splat(0.0);
             let mut acc = for_rows!([zero, zero, zero]);
-            /// One step of k: a row of B from `$b`, the elements of A from `$a`.
-            macro_rules! step {
-                ($b:expr, $masked:expr, $i:ident => $a:expr) => {
-                    let b: *const f32 = $b;
-                    /// One vector of the row.
-                    macro_rules! vector {
-                        ($v:literal) => {
-                            if const { $v >= C } {
-                                zero
-                            } else if const { $v + 1 == C && $masked } {
-                                V::load_first(b.add($v * V::LANES), t.last)
-                            } else {
-                                V::load(b.add($v * V::LANES))
-                            }
-                        };
-                    }
-                    let b = [vector!(0), vector!(1), vector!(2)];
-                    each_row!(R, $i => {
-                        let a = V::splat(*$a);
-                        acc[$i][0] = a.mul_add(b[0], acc[$i][0]);
-                        if const { C > 1 } {
-                            acc[$i][1] = a.mul_add(b[1], acc[$i][1]);
-                        }
-                        if const { C > 2 } {
-                            acc[$i][2] = a.mul_add(b[2], acc[$i][2]);
-                        }
-                    });
-                };
-            }
-
             if const { KIND >= PANELS } {
                 let (mut a, mut b, mut panel) = (t.a, t.b, t.panel);
                 let TileArgs { mut later_b, mut later_a, mut soon_c, .. } = *t;
@@ -288,7 +258,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 /// One step of an iteration.
                 macro_rules! packed_step {
                     ($n:literal) => {
-                        step!(b.add($n * b_stride), false, I => a.add($n * R + I));
+                        step::<V, Column, R, C>(&mut acc, b.add($n * b_stride), None, Column(a.add($n * R)));
                         if const { KIND == PACKING } {
                             let row = b.add($n * b_stride);
                             V::prefetch(row.wrapping_add(ROWS_AHEAD * b_stride));
@@ -365,9 +335,10 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 ];
                 macro_rules! walk {
                     ($masked:expr) => {
+                        let last = if $masked { Some(t.last) } else { None };
                         if const { KIND == COLUMNS } {
                             for _ in 0..t.k {
-                                step!(b, $masked, I => rows[0].add(I));
+                                step::<V, Column, R, C>(&mut acc, b, last, Column(rows[0]));
                                 if t.ahead > 0 {
                                     V::prefetch_far(b.wrapping_add(t.ahead));
                                     if const { C == 2 } {
@@ -381,13 +352,16 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                             let mut left = t.k;
                             if const { UNROLL && R <= UNROLLED && !$masked } {
                                 for _ in 0..t.k / TURN {
-                                    step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
+                                    step::<V, RowsAt, R, C>(&mut acc, b, last, RowsAt { rows, stride: s, at: 0 });
                                     in_order();
-                                    step!(b.add(t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 1));
+                                    let next = b.add(t.b_stride);
+                                    step::<V, RowsAt, R, C>(&mut acc, next, last, RowsAt { rows, stride: s, at: 1 });
                                     in_order();
-                                    step!(b.add(2 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 2));
+                                    let next = b.add(2 * t.b_stride);
+                                    step::<V, RowsAt, R, C>(&mut acc, next, last, RowsAt { rows, stride: s, at: 2 });
                                     in_order();
-                                    step!(b.add(3 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 3));
+                                    let next = b.add(3 * t.b_stride);
+                                    step::<V, RowsAt, R, C>(&mut acc, next, last, RowsAt { rows, stride: s, at: 3 });
                                     in_order();
                                     b = b.wrapping_add(TURN * t.b_stride);
                                     rows = moved(rows, TURN);
@@ -395,7 +369,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                                 left = t.k % TURN;
                             }
                             for _ in 0..left {
-                                step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
+                                step::<V, RowsAt, R, C>(&mut acc, b, last, RowsAt { rows, stride: s, at: 0 });
                                 b = b.wrapping_add(t.b_stride);
                                 rows = moved(rows, 1);
                             }
@@ -411,34 +385,121 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 let _ = (b, rows);
             }
 
-            let TileArgs { plus, plus_stride, .. } = *t;
-            macro_rules! finish {
-                ($whole:expr) => {
-                    // Advances from row to row by one addition each: the addresses of all rows at once would need
-                    // multiplications, and registers that the tile needs.
-                    let mut row = t.c.wrapping_add(at);
-                    each_row!(R, I => {
-                        let mut c = acc[I];
-                        for v in 0..C {
-                            let whole = $whole || v + 1 < C;
-                            if const { KIND != ROWS } && !plus.is_null() {
-                                let row = plus.add(at + I * plus_stride + v * V::LANES);
-                                c[v] = load::<V>(row, t.last, whole) + c[v];
-                            }
-                            store(c[v], row.add(v * V::LANES), t.last, whole);
-                        }
-                        row = row.wrapping_add(t.c_stride);
-                    });
-                    let _ = row;
-                };
-            }
             // Masks cost next to nothing here, and the code exists only once.
             if const { !V::MASKED } && whole {
-                finish!(true);
+                Self::finish::<V>(t, at, &acc, true);
             } else {
-                finish!(false);
+                Self::finish::<V>(t, at, &acc, false);
             }
         }
+    }
+
+    /// Writes the sums, of whole vectors if `all_whole`, a constant.
+    ///
+    /// # Safety
+    /// The conditions of [`Routine::run`] hold.
+    #[inline(always)]
+    unsafe fn finish<V: Vector>(t: &TileArgs, at: usize, acc: &[[V; 3]; MAX_ROWS], all_whole: bool) {
+        let TileArgs { plus, plus_stride, .. } = *t;
+        // SAFETY: the contract of this function.
+        unsafe {
+            // Advances from row to row by one addition each: the addresses of all rows at once would need multiplications,
+            // and registers that the tile needs.
+            let mut row = t.c.wrapping_add(at);
+            each_row!(R, I => {
+                let mut c = acc[I];
+                for v in 0..C {
+                    let whole = all_whole || v + 1 < C;
+                    if const { KIND != ROWS } && !plus.is_null() {
+                        let row = plus.add(at + I * plus_stride + v * V::LANES);
+                        c[v] = load::<V>(row, t.last, whole) + c[v];
+                    }
+                    store(c[v], row.add(v * V::LANES), t.last, whole);
+                }
+                row = row.wrapping_add(t.c_stride);
+            });
+            let _ = row;
+        }
+    }
+}
+
+/// The elements of A in a step.
+trait Elements: Copy {
+    /// # Safety
+    /// The row exists.
+    unsafe fn row(self, i: usize) -> *const f32;
+}
+
+/// The rows of a column-major or packed A.
+#[derive(Clone, Copy)]
+struct Column(*const f32);
+
+impl Elements for Column {
+    #[inline(always)]
+    unsafe fn row(self, i: usize) -> *const f32 {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.add(i) }
+    }
+}
+
+/// The rows of a row-major A: every third has a pointer.
+#[derive(Clone, Copy)]
+struct RowsAt {
+    rows: [*const f32; 6],
+    stride: usize,
+    at: usize,
+}
+
+impl Elements for RowsAt {
+    #[inline(always)]
+    unsafe fn row(self, i: usize) -> *const f32 {
+        // SAFETY: the caller's contract.
+        unsafe { self.rows[i / 3].add(i % 3 * self.stride + self.at) }
+    }
+}
+
+/// One step of k: a row of B from `b`, with as many elements in the last vector as `last` says, a constant if it says nothing. One
+/// function for all steps of tiles of a size: in a macro, every step of every tile would have the branches of the largest tile, which
+/// take longer to compile than the code that is left.
+///
+/// # Safety
+/// The row of B and `R` rows of A are readable; the instruction set is available.
+#[inline(always)]
+unsafe fn step<V: Vector, A: Elements, const R: usize, const C: usize>(
+    acc: &mut [[V; 3]; MAX_ROWS],
+    b: *const f32,
+    last: Option<usize>,
+    a: A,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let zero = V::splat(0.0);
+        /// One vector of the row.
+        macro_rules! vector {
+            ($v:literal) => {
+                if const { $v >= C } {
+                    zero
+                } else if const { $v + 1 == C } {
+                    match last {
+                        Some(last) => V::load_first(b.add($v * V::LANES), last),
+                        None => V::load(b.add($v * V::LANES)),
+                    }
+                } else {
+                    V::load(b.add($v * V::LANES))
+                }
+            };
+        }
+        let b = [vector!(0), vector!(1), vector!(2)];
+        each_row!(R, I => {
+            let a = V::splat(*a.row(I));
+            acc[I][0] = a.mul_add(b[0], acc[I][0]);
+            if const { C > 1 } {
+                acc[I][1] = a.mul_add(b[1], acc[I][1]);
+            }
+            if const { C > 2 } {
+                acc[I][2] = a.mul_add(b[2], acc[I][2]);
+            }
+        });
     }
 }
 

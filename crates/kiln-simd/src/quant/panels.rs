@@ -17,6 +17,7 @@
 //! Registers of 16 lanes alone are faster than those products.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 
 use kiln_ir::quant::{Scales, Values};
 use kiln_ir::{Precision, QuantFormat};
@@ -24,9 +25,12 @@ use kiln_ir::{Precision, QuantFormat};
 use super::activations::{Line, MOST, RUN, Rounding, integers};
 use super::product::{PARALLEL, exact};
 use super::weights::{Weights, for_weights, large_enough};
+use crate::Isa;
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
-use crate::vector::{PIECE, PlainKernel, WordKernel, WordLimits, Words, dispatch_plain, dispatch_words};
+use crate::vector::{
+    PIECE, PlainKernel, WordKernel, WordLimits, Words, dispatch_plain, dispatch_words, interleave, with_avx2,
+};
 
 /// Elements of a row of weights that are unpacked at once: a block of any format, or several.
 const CHUNK: usize = 256;
@@ -274,10 +278,11 @@ pub(super) fn multiply(simd: &Simd, kind: Kind, x: &[f32], w: &[u8], extents: [u
         grow(&mut scratch, panels * panel);
         let (first, count) = (i * part, part.min(n - i * part));
         let panels = scratch.as_mut_ptr().cast();
-        let part = Part { kind, order, x, w, rounded: rounded.get(), panels, out: out.get(), extents, first, count };
+        let (isa, rounded, out) = (simd.isa(), rounded.get(), out.get());
+        let part = Part { isa, limits, kind, order, x, w, rounded, panels, out, extents, first, count };
         // SAFETY: the pieces have been written; the scratch memory holds the panels of a part; the output holds m * n, and parts
         // have their own columns. The instruction set is available and has limits.
-        unsafe { dispatch_words(simd.isa(), part) };
+        unsafe { part.compute() };
         UNPACKED.with(|s| s.replace(scratch));
     });
     ROUNDED.with(|s| s.replace(scratch));
@@ -296,7 +301,10 @@ fn grow(scratch: &mut Vec<Line>, bytes: usize) {
 /// # Safety
 /// `rounded` is readable for the pieces of x, `panels` writable for the panels of the part, `out` for `m * n` f32; nothing else
 /// writes the columns of this part or reads its panels.
+#[derive(Clone, Copy)]
 struct Part<'a> {
+    isa: Isa,
+    limits: WordLimits,
     kind: Kind,
     order: Order,
     x: &'a [f32],
@@ -309,115 +317,120 @@ struct Part<'a> {
     count: usize,
 }
 
-impl WordKernel for Part<'_> {
-    #[inline(always)]
-    unsafe fn run<W: Words>(self) {
+impl Part<'_> {
+    /// Computes the part.
+    ///
+    /// # Safety
+    /// The conditions of [`Part`] hold, and its instruction set is available and has its limits.
+    unsafe fn compute(&self) {
         let [m, _, k] = self.extents;
-        let panels = self.count.div_ceil(W::LANES);
-        let size = k / PIECE * self.kind.piece(W::LANES);
-        // SAFETY: the contract of `Part`.
+        let WordLimits { lanes, rows, .. } = self.limits;
+        let panels = self.count.div_ceil(lanes);
+        let size = k / PIECE * self.kind.piece(lanes);
+        // SAFETY: the caller's contract; every set with words has AVX2.
         unsafe {
             for panel in 0..panels {
                 let out = self.panels.add(panel * size);
-                for_weights!(self.kind.format, F => self.unpack::<W, F>(panel, out));
+                for_weights!(self.kind.format, F => with_avx2(Unpack::<F> { part: self, panel, out, format: PhantomData }));
             }
-            for [first, rows] in (Rows { count: m, large: W::ROWS }).tiles() {
+            for [first, rows] in (Rows { count: m, large: rows }).tiles() {
                 for panel in 0..panels {
-                    let unpacked = self.panels.add(panel * size);
+                    let tile = Tile { part: self, first, panel, unpacked: self.panels.add(panel * size) };
                     match rows {
-                        16 if W::ROWS >= 16 => self.tile::<W, 16>(first, panel, unpacked),
-                        8 if W::ROWS >= 8 => self.tile::<W, 8>(first, panel, unpacked),
-                        4 => self.tile::<W, 4>(first, panel, unpacked),
-                        2 => self.tile::<W, 2>(first, panel, unpacked),
-                        _ => self.tile::<W, 1>(first, panel, unpacked),
+                        16 => tile.compute::<16>(),
+                        8 => tile.compute::<8>(),
+                        4 => tile.compute::<4>(),
+                        2 => tile.compute::<2>(),
+                        _ => tile.compute::<1>(),
                     }
                 }
             }
         }
     }
+
+    /// The rows of weights of a panel of this many lanes.
+    fn rows(&self, panel: usize, lanes: usize) -> [usize; 2] {
+        let at = panel * lanes;
+        [self.first + at, lanes.min(self.count - at)]
+    }
 }
 
-impl Part<'_> {
-    /// The rows of weights of a panel.
-    fn rows<W: Words>(&self, panel: usize) -> [usize; 2] {
-        let at = panel * W::LANES;
-        [self.first + at, W::LANES.min(self.count - at)]
-    }
+/// Some rows of x times a panel.
+///
+/// # Safety
+/// The conditions of [`Part`] hold, its instruction set is available, the panel is unpacked, and the rows of x are a tile.
+#[derive(Clone, Copy)]
+struct Tile<'a> {
+    part: &'a Part<'a>,
+    /// The first row of x.
+    first: usize,
+    panel: usize,
+    unpacked: *const u8,
+}
 
-    /// Writes a panel of the format of `F`, a constant: divisions by the lengths of blocks would take longer than what is done here.
+impl Tile<'_> {
+    /// Computes the tile, of `R` rows of x: one function for each kind of integers, because one function with all of them takes
+    /// several times as long to compile.
     ///
     /// # Safety
-    /// The conditions of [`Part`] hold, the instruction set is available, and `out` is writable for a panel.
-    #[inline(always)]
-    unsafe fn unpack<W: Words, F: Weights>(&self, panel: usize, out: *mut u8) {
-        let k = self.extents[2];
-        let [first, rows] = self.rows::<W>(panel);
-        if rows < W::LANES {
-            // Lanes without a row of weights get the scale zero.
-            // SAFETY: the caller's contract.
-            unsafe { out.write_bytes(0, k / PIECE * self.kind.piece(W::LANES)) };
-        }
-        let stride = k / F::FORMAT.block_len() * F::FORMAT.block_bytes();
-        let weights = &self.w[first * stride..][..rows * stride];
-        let mut chunk = Chunk { q: [0; MOST_LANES * CHUNK], lanes: rows };
-        let mut at = 0;
-        while at < k {
-            let len = CHUNK.min(k - at);
-            let blocks = &weights[at / F::FORMAT.block_len() * F::FORMAT.block_bytes()..];
-            let place = |piece: usize| self.order.place(at / PIECE + piece);
-            // SAFETY: the caller's contract.
-            unsafe {
-                if len == CHUNK {
-                    chunk.unpack::<W, F>(blocks, stride, CHUNK, out, place);
-                } else {
-                    chunk.unpack::<W, F>(blocks, stride, len, out, place);
-                }
-            }
-            at += len;
-        }
-    }
-
-    /// Rows `first .. first + R` of x times a panel.
-    ///
-    /// # Safety
-    /// The conditions of [`Part`] hold, the instruction set is available, and these rows are a tile.
-    #[inline(always)]
-    unsafe fn tile<W: Words, const R: usize>(&self, first: usize, panel: usize, unpacked: *const u8) {
+    /// The conditions of [`Tile`] hold.
+    unsafe fn compute<const R: usize>(self) {
+        let Kind { planes, groups, affine, .. } = self.part.kind;
+        let isa = self.part.isa;
         // SAFETY: the caller's contract.
         unsafe {
-            if W::PLANES == 2 && self.kind.planes == 2 {
-                return if self.kind.affine {
-                    self.multiply_planes::<W, R, true>(first, panel, unpacked)
-                } else {
-                    self.multiply_planes::<W, R, false>(first, panel, unpacked)
-                };
-            }
-            match (self.kind.groups, self.kind.affine) {
-                (1, false) => self.multiply::<W, R, 1, false>(first, panel, unpacked),
-                (1, true) => self.multiply::<W, R, 1, true>(first, panel, unpacked),
-                (_, false) => self.multiply::<W, R, 2, false>(first, panel, unpacked),
-                (_, true) => self.multiply::<W, R, 2, true>(first, panel, unpacked),
+            match (planes, groups, affine) {
+                (2, _, false) => dispatch_words(isa, TwoPlanes::<R, false>(self)),
+                (2, _, true) => dispatch_words(isa, TwoPlanes::<R, true>(self)),
+                (_, 1, false) => dispatch_words(isa, OnePlane::<R, 1, false>(self)),
+                (_, 1, true) => dispatch_words(isa, OnePlane::<R, 1, true>(self)),
+                (_, _, false) => dispatch_words(isa, OnePlane::<R, 2, false>(self)),
+                (_, _, true) => dispatch_words(isa, OnePlane::<R, 2, true>(self)),
             }
         }
     }
+}
 
-    /// [`Part::tile`] for one plane and pieces of `G` groups, with minima if `AFFINE`.
+/// A tile of `R` rows for one plane of x and pieces of `G` groups, with minima if `AFFINE`.
+struct OnePlane<'a, const R: usize, const G: usize, const AFFINE: bool>(Tile<'a>);
+
+impl<const R: usize, const G: usize, const AFFINE: bool> WordKernel for OnePlane<'_, R, G, AFFINE> {
+    #[inline(always)]
+    unsafe fn run<W: Words>(self) {
+        // Larger tiles are never asked for, and not compiled.
+        if const { R <= W::ROWS } {
+            // SAFETY: the conditions of the tile hold.
+            unsafe { self.0.multiply::<W, R, G, AFFINE>() }
+        }
+    }
+}
+
+/// A tile of `R` rows for two planes of x, with minima if `AFFINE`.
+struct TwoPlanes<'a, const R: usize, const AFFINE: bool>(Tile<'a>);
+
+impl<const R: usize, const AFFINE: bool> WordKernel for TwoPlanes<'_, R, AFFINE> {
+    #[inline(always)]
+    unsafe fn run<W: Words>(self) {
+        if const { R <= W::ROWS && W::PLANES == 2 } {
+            // SAFETY: the conditions of the tile hold.
+            unsafe { self.0.multiply_planes::<W, R, AFFINE>() }
+        }
+    }
+}
+
+impl Tile<'_> {
+    /// [`OnePlane`].
     ///
     /// # Safety
-    /// The conditions of [`Part::tile`].
+    /// The conditions of [`Tile`] hold.
     #[inline(always)]
-    unsafe fn multiply<W: Words, const R: usize, const G: usize, const AFFINE: bool>(
-        &self,
-        first: usize,
-        panel: usize,
-        unpacked: *const u8,
-    ) {
-        let k = self.extents[2];
+    unsafe fn multiply<W: Words, const R: usize, const G: usize, const AFFINE: bool>(self) {
+        let Part { kind, rounded, extents: [_, _, k], .. } = *self.part;
         let register = 4 * W::LANES;
-        let (piece, row) = (self.kind.piece(W::LANES), self.kind.row());
+        let (piece, row) = (kind.piece(W::LANES), kind.row());
         // SAFETY: the caller's contract; offsets are those of the layouts of panels and of rounded rows.
         unsafe {
-            let (mut w, mut x) = (unpacked, self.rounded.add(first * (k / PIECE) * row));
+            let (mut w, mut x) = (self.unpacked, rounded.add(self.first * (k / PIECE) * row));
             let mut sums = [W::zero(); R];
             for _ in 0..k / PIECE {
                 let mut weights = [W::no_ints(); 8];
@@ -432,7 +445,7 @@ impl Part<'_> {
                 let units = x.add(R * PIECE).cast::<f32>();
                 // Written out, because the compiler keeps the sums of a long loop in memory.
                 macro_rules! rows {
-                    ($($r:literal)*) => { $(if $r < R {
+                    ($($r:literal)*) => { $(if const { $r < R } {
                         let x = x.add($r * PIECE);
                         let of_x = units.add(R + $r * G);
                         let product = if G == 1 {
@@ -459,26 +472,22 @@ impl Part<'_> {
                 w = w.add(piece);
                 x = x.add(R * row);
             }
-            self.store::<W, R>(first, panel, sums);
+            self.store::<W, R>(sums);
         }
     }
 
-    /// [`Part::tile`] for two planes, with minima if `AFFINE`.
+    /// [`TwoPlanes`].
     ///
     /// # Safety
-    /// The conditions of [`Part::tile`].
+    /// The conditions of [`Tile`] hold.
     #[inline(always)]
-    unsafe fn multiply_planes<W: Words, const R: usize, const AFFINE: bool>(
-        &self,
-        first: usize,
-        panel: usize,
-        unpacked: *const u8,
-    ) {
+    unsafe fn multiply_planes<W: Words, const R: usize, const AFFINE: bool>(self) {
+        let Part { kind, rounded, extents: [_, _, k], .. } = *self.part;
         let register = 4 * W::LANES;
-        let (piece, row, pieces) = (self.kind.piece(W::LANES), self.kind.row(), self.extents[2] / PIECE);
+        let (piece, row, pieces) = (kind.piece(W::LANES), kind.row(), k / PIECE);
         // SAFETY: the caller's contract; offsets are those of the layouts of panels and of rounded rows.
         unsafe {
-            let (mut w, mut x) = (unpacked, self.rounded.add(first * pieces * row));
+            let (mut w, mut x) = (self.unpacked, rounded.add(self.first * pieces * row));
             // Totals of lanes that wait for others: of one lane, two and four.
             let mut waiting = [[W::zero(); R]; 3];
             for (pass, lane) in PASSES.into_iter().enumerate() {
@@ -494,7 +503,7 @@ impl Part<'_> {
                     let units = x.add(2 * R * PIECE).cast::<f32>();
                     // Written out, because the compiler keeps the sums of a long loop in memory.
                     macro_rules! rows {
-                        ($($r:literal)*) => { $(if $r < R {
+                        ($($r:literal)*) => { $(if const { $r < R } {
                             let x = x.add(2 * $r * PIECE);
                             let of_x = units.add(R + $r);
                             let start = if AFFINE { W::no_ints() } else { W::start(of_x.cast()) };
@@ -519,20 +528,20 @@ impl Part<'_> {
                 if joins < waiting.len() {
                     waiting[joins] = sums;
                 } else {
-                    self.store::<W, R>(first, panel, sums);
+                    self.store::<W, R>(sums);
                 }
             }
         }
     }
 
-    /// Writes the products of a tile; those that are not finite are computed from the elements.
+    /// Writes the products of the tile; those that are not finite are computed from the elements.
     ///
     /// # Safety
-    /// The conditions of [`Part::tile`].
+    /// The conditions of [`Tile`] hold.
     #[inline(always)]
-    unsafe fn store<W: Words, const R: usize>(&self, first: usize, panel: usize, sums: [W::Floats; R]) {
-        let [_, n, k] = self.extents;
-        let [column, valid] = self.rows::<W>(panel);
+    unsafe fn store<W: Words, const R: usize>(self, sums: [W::Floats; R]) {
+        let Part { kind, x, w, extents: [_, n, k], out, .. } = *self.part;
+        let [column, valid] = self.part.rows(self.panel, W::LANES);
         // SAFETY: the caller's contract.
         unsafe {
             for r in 0..R {
@@ -541,12 +550,49 @@ impl Part<'_> {
                 let products = &mut products[..valid];
                 if products.iter().any(|y| !y.is_finite()) {
                     for (j, y) in products.iter_mut().enumerate().filter(|(_, y)| !y.is_finite()) {
-                        *y = exact(self.kind.format, self.x, self.w, k, first + r, column + j);
+                        *y = exact(kind.format, x, w, k, self.first + r, column + j);
                     }
                 }
-                let out = self.out.add((first + r) * n + column);
+                let out = out.add((self.first + r) * n + column);
                 out.copy_from_nonoverlapping(products.as_ptr(), valid);
             }
+        }
+    }
+}
+
+/// Writes a panel of the format of `F`, a constant: divisions by the lengths of blocks would take longer than what is done here.
+///
+/// # Safety
+/// The conditions of [`Part`] hold, AVX2 is available, and `out` is writable for a panel.
+struct Unpack<'a, F> {
+    part: &'a Part<'a>,
+    panel: usize,
+    out: *mut u8,
+    format: PhantomData<F>,
+}
+
+impl<F: Weights> PlainKernel for Unpack<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Part { kind, order, w, extents: [_, _, k], limits: WordLimits { lanes, .. }, .. } = *self.part;
+        let [first, rows] = self.part.rows(self.panel, lanes);
+        if rows < lanes {
+            // Lanes without a row of weights get the scale zero.
+            // SAFETY: the contract of `Unpack`.
+            unsafe { self.out.write_bytes(0, k / PIECE * kind.piece(lanes)) };
+        }
+        let stride = k / F::FORMAT.block_len() * F::FORMAT.block_bytes();
+        let weights = &w[first * stride..][..rows * stride];
+        let mut chunk = Chunk { q: [0; MOST_LANES * CHUNK], lanes, rows };
+        let mut at = 0;
+        while at < k {
+            let blocks = &weights[at / F::FORMAT.block_len() * F::FORMAT.block_bytes()..];
+            let place = |piece: usize| order.place(at / PIECE + piece);
+            // SAFETY: the contract of `Unpack`.
+            unsafe { chunk.unpack::<F>(blocks, stride, CHUNK.min(k - at), self.out, place) };
+            at += CHUNK;
         }
     }
 }
@@ -554,17 +600,19 @@ impl Part<'_> {
 /// The integers of [`CHUNK`] elements of each row of a panel.
 struct Chunk {
     q: [i8; MOST_LANES * CHUNK],
-    /// Rows of weights in the panel.
+    /// Lanes of a register.
     lanes: usize,
+    /// Rows of weights in the panel.
+    rows: usize,
 }
 
 impl Chunk {
     /// Writes the pieces of `len` elements of a panel, each to its place. Rows of blocks are `stride` bytes apart.
     ///
     /// # Safety
-    /// The instruction set of `W` is available, and `out` writable for the pieces.
+    /// AVX2 is available, and `out` writable for the pieces.
     #[inline(always)]
-    unsafe fn unpack<W: Words, F: Weights>(
+    unsafe fn unpack<F: Weights>(
         &mut self,
         blocks: &[u8],
         stride: usize,
@@ -574,38 +622,47 @@ impl Chunk {
     ) {
         // The planes of x do not matter.
         let Kind { format, groups, affine, offset, .. } = const { Kind::of(F::FORMAT, 1) };
-        let piece = const { Kind::of(F::FORMAT, 1).piece(W::LANES) };
+        let (lanes, piece) = (self.lanes, const { Kind::of(F::FORMAT, 1) }.piece(self.lanes));
         let book = match format.layout().values {
             Values::Book(book) => Some(book),
             _ => None,
         };
         let (mut scales, mut minima) = ([0.0; CHUNK / 16], [0.0; CHUNK / 16]);
-        let count = len / PIECE * groups;
-        for row in 0..self.lanes {
-            let blocks = &blocks[row * stride..][..len / format.block_len() * F::FORMAT.block_bytes()];
-            // Lengths agree, so it cannot fail.
-            let _ =
-                format.unpack(blocks, &mut self.q[row * CHUNK..][..len], &mut scales[..count], &mut minima[..count]);
+        for row in 0..self.rows {
+            let blocks = &blocks[row * stride..];
+            let q = &mut self.q[row * CHUNK..][..CHUNK];
+            let (count, whole) = (len / PIECE * groups, const { CHUNK / PIECE * Kind::of(F::FORMAT, 1).groups });
+            // Lengths agree, so it cannot fail. The last elements of a row, if they are fewer, are not worth a copy of the code.
+            let _ = if len == CHUNK {
+                let blocks = &blocks[..const { CHUNK / F::FORMAT.block_len() * F::FORMAT.block_bytes() }];
+                QuantFormat::unpack_as::<F>(blocks, q, &mut scales[..whole], &mut minima[..whole])
+            } else {
+                let blocks = &blocks[..len / F::FORMAT.block_len() * F::FORMAT.block_bytes()];
+                format.unpack(blocks, &mut q[..len], &mut scales[..count], &mut minima[..count])
+            };
             for g in 0..count {
                 if matches!(format.layout().scales, Scales::Power { .. }) {
                     scales[g] = large_enough(scales[g]);
                 }
                 // SAFETY: the caller's contract; the scales and the minima of a piece follow its integers.
                 unsafe {
-                    let factors = out.add(place(g / groups) * piece + W::LANES * PIECE).cast::<f32>();
-                    let lane = factors.add(g % groups * W::LANES + row);
+                    let factors = out.add(place(g / groups) * piece + lanes * PIECE).cast::<f32>();
+                    let lane = factors.add(g % groups * lanes + row);
                     lane.write_unaligned(scales[g]);
                     if affine {
-                        lane.add(groups * W::LANES).write_unaligned(minima[g]);
+                        lane.add(groups * lanes).write_unaligned(minima[g]);
                     }
                 }
             }
         }
         for i in 0..len / PIECE {
-            // SAFETY: the caller's contract; each lane has a row of `CHUNK` integers.
-            unsafe {
-                let rows = self.q.as_ptr().cast::<u8>().add(i * PIECE);
-                W::interleave(rows, CHUNK, book, offset, out.add(place(i) * piece));
+            for eight in 0..lanes / 8 {
+                // SAFETY: the caller's contract; each lane has a row of `CHUNK` integers.
+                unsafe {
+                    let rows = self.q.as_ptr().cast::<u8>().add(i * PIECE + 8 * eight * CHUNK);
+                    let out = out.add(place(i) * piece + 32 * eight);
+                    interleave(rows, CHUNK, book, offset, out, 4 * lanes);
+                }
             }
         }
     }

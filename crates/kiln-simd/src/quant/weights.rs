@@ -3,15 +3,14 @@
 use std::marker::PhantomData;
 
 use kiln_ir::QuantFormat;
-use kiln_ir::quant::{DOUBLED, NORMAL, iq4_xs, mxfp4, q2_k, q3_k, unpack_scales};
+use kiln_ir::quant::{ConstFormat, DOUBLED, NORMAL, iq4_xs, mxfp4, q2_k, q3_k, unpack_scales};
 
 use super::activations::{RUN, Rounding, SMALL_SUMS, SUMS, UNITS};
 use crate::array::Each;
 use crate::vector::Bytes;
 
 /// The weights of a format, which add a run of 256 elements to the sums of `R` rows.
-pub(super) trait Weights {
-    const FORMAT: QuantFormat;
+pub(super) trait Weights: ConstFormat {
     /// Blocks of a run.
     const BLOCKS: usize = RUN / Self::FORMAT.block_len();
     /// Bytes of a run.
@@ -105,8 +104,11 @@ macro_rules! sixteen {
 /// Q4_K with four bits and Q5_K with five.
 pub(super) struct Affine<const BITS: usize>;
 
-impl<const BITS: usize> Weights for Affine<BITS> {
+impl<const BITS: usize> ConstFormat for Affine<BITS> {
     const FORMAT: QuantFormat = if BITS == 5 { QuantFormat::Q5K } else { QuantFormat::Q4K };
+}
+
+impl<const BITS: usize> Weights for Affine<BITS> {
     type Ahead<B: Bytes> = B::Block;
     eight!();
 
@@ -140,8 +142,11 @@ impl<const BITS: usize> Weights for Affine<BITS> {
 /// Q6_K.
 pub(super) struct Symmetric;
 
-impl Weights for Symmetric {
+impl ConstFormat for Symmetric {
     const FORMAT: QuantFormat = QuantFormat::Q6K;
+}
+
+impl Weights for Symmetric {
     type Ahead<B: Bytes> = B::Block;
     sixteen!();
 
@@ -227,8 +232,11 @@ pub(super) trait Pieces {
 /// Products by pieces.
 pub(super) struct ByPieces<P>(PhantomData<P>);
 
-impl<P: Pieces> Weights for ByPieces<P> {
+impl<P: Pieces> ConstFormat for ByPieces<P> {
     const FORMAT: QuantFormat = P::FORMAT;
+}
+
+impl<P: Pieces> Weights for ByPieces<P> {
     type Ahead<B: Bytes> = ();
     eight!();
 
@@ -237,19 +245,57 @@ impl<P: Pieces> Weights for ByPieces<P> {
 
     #[inline(always)]
     unsafe fn add<B: Bytes, const R: usize>(w: *const u8, (): (), x: [*const u8; R], sums: &mut [B::Eight; R]) {
-        // SAFETY: the caller's contract; a piece is 32 integers and as many words of x.
+        // SAFETY: the caller's contract; a run is 256 integers and as many words of x.
         unsafe {
-            let (scales, added) = (P::scales::<B>(w), P::added::<B>(w));
-            let q = [0, 1, 2, 3, 4, 5, 6, 7].each(|piece| P::integers::<B>(w, piece));
+            let run = if const { B::APART } { unpack_apart::<P, B>(w) } else { unpack::<P, B>(w) };
             for r in 0..R {
-                let products = [0, 1, 2, 3, 4, 5, 6, 7].each(|piece| B::dot(q[piece], x[r].add(64 * piece)));
-                sums[r] = B::add_eight(sums[r], B::totals(products), scales, units(x[r]));
-                if let Some(added) = added {
+                let products =
+                    if const { B::APART } { dots_apart::<B>(&run.q, x[r]) } else { B::dots_of_run(&run.q, x[r]) };
+                sums[r] = B::add_eight(sums[r], products, run.scales, units(x[r]));
+                if let Some(added) = run.added {
                     sums[r] = B::sub_eight(sums[r], added, sums_of(x[r]));
                 }
             }
         }
     }
+}
+
+/// A run of [`Pieces`].
+struct Run<B: Bytes> {
+    scales: B::Eight,
+    added: Option<B::Eight>,
+    q: [B::Wide; 8],
+}
+
+/// # Safety
+/// The instruction set of `B` is available; `w` is readable for a run.
+#[inline(always)]
+unsafe fn unpack<P: Pieces, B: Bytes>(w: *const u8) -> Run<B> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let q = [0, 1, 2, 3, 4, 5, 6, 7].each(|piece| P::integers::<B>(w, piece));
+        Run { scales: P::scales::<B>(w), added: P::added::<B>(w), q }
+    }
+}
+
+/// [`unpack`] for sets that are [`Bytes::APART`].
+///
+/// # Safety
+/// The same.
+#[inline(never)]
+unsafe fn unpack_apart<P: Pieces, B: Bytes>(w: *const u8) -> Run<B> {
+    // SAFETY: the caller's contract.
+    unsafe { unpack::<P, B>(w) }
+}
+
+/// [`Bytes::dots_of_run`] for sets that are [`Bytes::APART`].
+///
+/// # Safety
+/// The same.
+#[inline(never)]
+unsafe fn dots_apart<B: Bytes>(q: &[B::Wide; 8], x: *const u8) -> B::EightInts {
+    // SAFETY: the caller's contract.
+    unsafe { B::dots_of_run(q, x) }
 }
 
 /// Formats with a scale for each block of 32, the f16 at its start. The next one, if it has that, is added.
@@ -368,8 +414,11 @@ pub(super) trait Halves {
 /// Products by pieces with two scales each.
 pub(super) struct ByHalves<P>(PhantomData<P>);
 
-impl<P: Halves> Weights for ByHalves<P> {
+impl<P: Halves> ConstFormat for ByHalves<P> {
     const FORMAT: QuantFormat = P::FORMAT;
+}
+
+impl<P: Halves> Weights for ByHalves<P> {
     type Ahead<B: Bytes> = ();
     sixteen!();
 

@@ -34,7 +34,7 @@ pub(crate) use isa::by_isa;
 pub(crate) use lanewise::{Lanewise, Pair};
 pub(crate) use plain::{PlainKernel, dispatch_plain};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use words::{PIECE, WordKernel, WordLimits, Words, dispatch_words};
+pub(crate) use words::{PIECE, WordKernel, WordLimits, Words, dispatch_words, interleave, with_avx2};
 
 use crate::array::Each;
 use half::{bf16, f16};

@@ -22,6 +22,7 @@ mod simd128;
 mod sse2;
 
 use crate::Isa;
+use crate::array::Each;
 
 /// The operations for products of blocks: on integers, 16 integer sums, and f32 sums of 16 groups of 16 elements or of eight
 /// groups of 32.
@@ -43,6 +44,10 @@ pub(crate) trait Bytes: Copy {
     type Block: Copy;
     /// 32 bytes.
     type Wide: Copy;
+    /// Whether the integers of a run are in memory between unpacking and products, because registers are few. Functions that are not
+    /// inlined then do both for every number of rows: the instruction set is the one that the whole program is compiled for, which
+    /// they do not lose.
+    const APART: bool = false;
 
     /// Prefetches the cache line at `p`, to be read soon. Any address is allowed.
     #[inline(always)]
@@ -108,6 +113,17 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available; `x` is readable for 64 bytes.
     unsafe fn dot(w: Self::Wide, x: *const u8) -> Self::Ints;
+    /// The sum of the products of each of eight times 32 signed bytes with 16-bit integers.
+    ///
+    /// # Safety
+    /// The instruction set is available; `x` is readable for 512 bytes.
+    #[inline(always)]
+    unsafe fn dots_of_run(q: &[Self::Wide; 8], x: *const u8) -> Self::EightInts {
+        // SAFETY: the caller's contract.
+        let dot = |piece: usize| unsafe { Self::dot(q[piece], x.add(64 * piece)) };
+        // SAFETY: as above.
+        unsafe { Self::totals([0, 1, 2, 3, 4, 5, 6, 7].each(dot)) }
+    }
 
     /// # Safety
     /// The instruction set is available.
@@ -278,6 +294,12 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             // SAFETY: as above.
             unsafe { kernel.run::<avx2::Avx2Bytes>() }
         }
+        // Apart, as is the next function: a caller would have its stack frame even if it enters another set.
+        #[inline(never)]
+        unsafe fn sse2<K: ByteKernel>(kernel: K) {
+            // SAFETY: as above.
+            unsafe { kernel.run::<four::Four<sse2::Sse2Piece>>() }
+        }
         match isa {
             Isa::Avx512 if has_vnni() => {
                 // SAFETY: the caller guarantees AVX-512, the guard the other features; the standard library caches the
@@ -289,7 +311,7 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             // SAFETY: the caller guarantees it.
             Isa::Avx2 => return unsafe { avx2(kernel) },
             // SAFETY: SSE2 is part of x86-64.
-            Isa::Sse2 => return unsafe { kernel.run::<four::Four<sse2::Sse2Piece>>() },
+            Isa::Sse2 => return unsafe { sse2(kernel) },
             _ => {}
         }
     }
@@ -306,10 +328,15 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
         kernel.run::<four::Four<simd128::Simd128Piece>>();
     }
     #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
-    // SAFETY: plain Rust, compiled for the baseline of the architecture.
-    unsafe {
+    {
+        #[inline(never)]
+        unsafe fn portable<K: ByteKernel>(kernel: K) {
+            // SAFETY: plain Rust, compiled for the baseline of the architecture.
+            unsafe { kernel.run::<portable::PortableBytes>() }
+        }
         let _ = isa;
-        kernel.run::<portable::PortableBytes>();
+        // SAFETY: as above.
+        unsafe { portable(kernel) }
     }
 }
 

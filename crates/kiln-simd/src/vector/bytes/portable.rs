@@ -8,7 +8,7 @@ pub(crate) struct PortableBytes;
 ///
 /// # Safety
 /// The conditions of [`Bytes::block`] hold.
-#[inline(always)]
+#[inline(never)]
 unsafe fn integers<const BITS: usize>(low: *const u8, high: *const u8) -> [u8; 256] {
     let mut integers = [0; 256];
     for (row, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -29,6 +29,23 @@ unsafe fn integers<const BITS: usize>(low: *const u8, high: *const u8) -> [u8; 2
     integers
 }
 
+/// Adds the products of a block with the two planes of a row.
+///
+/// # Safety
+/// `x` is readable for both planes.
+#[inline(never)]
+unsafe fn add_dots<const BITS: usize>(weights: &[u8; 256], x: *const u8, sums: &mut [i32; 16]) {
+    // SAFETY: the caller's contract.
+    let [high, low] = unsafe { x.cast::<[[i8; 256]; 2]>().read() };
+    for group in 0..64 {
+        let first = element(BITS, 4 * group);
+        for b in 0..4 {
+            let x = i32::from(high[4 * group + b]) * 256 + i32::from(low[4 * group + b]);
+            sums[group % 16] += i32::from(weights[first + b]) * x;
+        }
+    }
+}
+
 impl Bytes for PortableBytes {
     type Ints = [i32; 16];
     type Floats = [f32; 16];
@@ -37,6 +54,7 @@ impl Bytes for PortableBytes {
     type Halves = [f32; 4];
     type Block = [*const u8; 2];
     type Wide = [u8; 32];
+    const APART: bool = true;
 
     #[inline(always)]
     unsafe fn block<const BITS: usize>(low: *const u8, high: *const u8) -> [*const u8; 2] {
@@ -51,16 +69,9 @@ impl Bytes for PortableBytes {
     ) -> [[i32; 16]; R] {
         // SAFETY: the caller's contract.
         let weights = unsafe { integers::<BITS>(low, high) };
-        for (x, sums) in x.into_iter().zip(&mut sums) {
+        for r in 0..R {
             // SAFETY: the caller's contract.
-            let [high, low] = unsafe { x.cast::<[[i8; 256]; 2]>().read() };
-            for group in 0..64 {
-                let first = element(BITS, 4 * group);
-                for b in 0..4 {
-                    let x = i32::from(high[4 * group + b]) * 256 + i32::from(low[4 * group + b]);
-                    sums[group % 16] += i32::from(weights[first + b]) * x;
-                }
-            }
+            unsafe { add_dots::<BITS>(&weights, x[r], &mut sums[r]) };
         }
         sums
     }
@@ -124,6 +135,20 @@ impl Bytes for PortableBytes {
         let x = unsafe { x.cast::<[i16; 32]>().read_unaligned() };
         let product = |i: usize| i32::from(w[i] as i8) * i32::from(x[i]);
         std::array::from_fn(|l| product(2 * l) + product(2 * l + 1))
+    }
+
+    // One sum for each piece: the compiler makes better code of that than of the totals of lanes.
+    #[inline(always)]
+    unsafe fn dots_of_run(q: &[[u8; 32]; 8], x: *const u8) -> [i32; 8] {
+        let mut sums = [0; 8];
+        for (piece, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller's contract.
+            let x = unsafe { x.add(64 * piece).cast::<[i16; 32]>().read_unaligned() };
+            for (&w, x) in q[piece].iter().zip(x) {
+                *sum += i32::from(w as i8) * i32::from(x);
+            }
+        }
+        sums
     }
 
     #[inline(always)]

@@ -16,6 +16,7 @@ macro_rules! call {
 impl Piece for Sse2Piece {
     type Ints = __m128i;
     type Floats = __m128;
+    const APART: bool = true;
 
     #[inline(always)]
     fn prefetch(p: *const u8) {

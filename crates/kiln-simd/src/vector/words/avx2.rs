@@ -30,7 +30,7 @@ unsafe fn two_rows(row: *const u8, stride: usize, book: Option<&[i8; 16]>, offse
 /// # Safety
 /// AVX2 is available; every row is readable for 32 bytes, every register writable.
 #[inline(always)]
-pub(super) unsafe fn interleave(
+pub(crate) unsafe fn interleave(
     rows: *const u8,
     stride: usize,
     book: Option<&[i8; 16]>,
@@ -156,10 +156,5 @@ impl Words for Avx2Words {
     unsafe fn mul_sub(a: __m256, b: __m256, c: __m256) -> __m256 {
         // SAFETY: the caller's contract; as above.
         unsafe { _mm256_fnmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn interleave(rows: *const u8, stride: usize, book: Option<&[i8; 16]>, offset: u8, out: *mut u8) {
-        // SAFETY: the caller's contract.
-        unsafe { interleave(rows, stride, book, offset, out, 32) }
     }
 }

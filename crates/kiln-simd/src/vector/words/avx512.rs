@@ -1,7 +1,6 @@
 use std::arch::x86_64::*;
 
 use super::Words;
-use super::avx2::interleave;
 
 /// A register with the dot products of VNNI.
 #[derive(Clone, Copy)]
@@ -96,13 +95,5 @@ impl Words for Avx512Words {
     unsafe fn mul_sub(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: the caller's contract.
         unsafe { _mm512_fnmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn interleave(rows: *const u8, stride: usize, book: Option<&[i8; 16]>, offset: u8, out: *mut u8) {
-        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is.
-        unsafe {
-            interleave(rows, stride, book, offset, out, 64);
-            interleave(rows.add(8 * stride), stride, book, offset, out.add(32), 64);
-        }
     }
 }

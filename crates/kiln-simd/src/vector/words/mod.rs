@@ -7,6 +7,9 @@
 mod avx2;
 mod avx512;
 
+pub(crate) use avx2::interleave;
+
+use super::PlainKernel;
 use crate::Isa;
 
 /// Neighbours of a row that a tile multiplies at once: eight words of four bytes.
@@ -96,12 +99,6 @@ pub(crate) trait Words: Copy {
     /// # Safety
     /// The instruction set is available.
     unsafe fn mul_sub(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// Writes the eight words of each of [`Words::LANES`] rows, whose starts are `stride` bytes apart, as eight registers with a
-    /// lane for each row: each byte, or the number at that index of the book, plus `offset`.
-    ///
-    /// # Safety
-    /// The instruction set is available; every row is readable for 32 bytes, and `out` writable for eight registers.
-    unsafe fn interleave(rows: *const u8, stride: usize, book: Option<&[i8; 16]>, offset: u8, out: *mut u8);
 }
 
 /// An algorithm on words that is compiled for every instruction set that has them.
@@ -158,4 +155,13 @@ pub(crate) unsafe fn dispatch_words<K: WordKernel>(isa: Isa, kernel: K) {
     }
     // SAFETY: the caller guarantees the set, which has AVX2 if it has limits; the guard checks the features of the first.
     unsafe { if isa == Isa::Avx512 && super::bytes::has_vnni() { vnni(kernel) } else { avx2(kernel) } }
+}
+
+/// Runs plain Rust, and [`interleave`], with AVX2, which every set with words includes: wider registers would not make it faster.
+///
+/// # Safety
+/// [`Isa::Avx2`] is available.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+pub(crate) unsafe fn with_avx2<K: PlainKernel>(kernel: K) -> K::Output {
+    kernel.run()
 }
