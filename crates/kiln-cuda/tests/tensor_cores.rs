@@ -205,8 +205,8 @@ fn products_of_a_round_are_those_by_themselves() {
                 for ((found, weights), n) in found.iter().zip(&weights).zip(n) {
                     let alone = quantised_product(&device, format, [m, k, n], x, weights);
                     // Parts of k may be others, and the norm is rounded otherwise.
-                    let found = found.as_data().f32();
-                    let differs = found.iter().zip(&alone).position(|(found, alone)| !((found - alone).abs() <= 5e-3));
+                    let is_close = |(found, alone): (&f32, &f32)| (found - alone).abs() <= 5e-3;
+                    let differs = found.as_data().f32().iter().zip(&alone).position(|pair| !is_close(pair));
                     assert_eq!(differs, None, "{format:?}, {m} rows, {n} columns, normalised: {is_normed}: element");
                 }
             }

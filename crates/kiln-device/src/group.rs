@@ -296,6 +296,15 @@ impl<D: Driver> Driver for Group<D> {
         for_device(plan, |plan| D::lower_fused(fused, plan, inputs, outputs))
     }
 
+    fn lower_round(
+        op: &Op,
+        norm: Option<&RmsNorm>,
+        plan: &mut Lowering<'_, Self>,
+        operands: &[[Vec<Value>; 2]],
+    ) -> Result<bool> {
+        for_device(plan, |plan| D::lower_round(op, norm, plan, operands))
+    }
+
     fn join(target: &GroupTarget<D>, steps: &mut Vec<GroupStep<D>>, begins: &[usize]) -> Result<()> {
         let Some(&first) = begins.first() else { return Ok(()) };
         // A sum that the host computes stays between the launches that it was recorded between.

@@ -35,6 +35,7 @@ impl Lower<CudaDevice> for Dequantize {
 const TILED: usize = 5;
 const TILED_OF_32: usize = 3;
 
+/// The one of these that holds for a format.
 fn tiled_from(format: QuantFormat) -> usize {
     if format.block_len() == 32 { TILED_OF_32 } else { TILED }
 }
