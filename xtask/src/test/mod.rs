@@ -14,6 +14,8 @@ mod tools;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::mpsc::Sender;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use run::{Outcome, Runner};
@@ -80,25 +82,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         // Errors as text: those of this program cannot go from one thread to another.
         let run = move |step: &Step| run_beside(step, required(&step.name)).map_err(|error| error.to_string());
         let beside = scope.spawn(move || steps_beside.iter().map(run).collect::<Vec<_>>());
+        let mut beside = Some((send, beside));
         let mut rows = Vec::new();
         for step in chosen {
-            if step.beside {
+            if let (true, Some((send, _))) = (step.beside, &beside) {
                 println!("\n=== {}: runs beside what follows", step.name);
                 send.send(step).map_err(|_| "the steps beside others have ended")?;
                 continue;
+            }
+            if step.waits {
+                rows.extend(end(beside.take())?);
             }
             println!("\n=== {}: {}", step.name, step.what);
             let row = run_step(step, required(&step.name), &mut runner);
             println!("{}", row.line());
             rows.push(row);
         }
-        drop(send);
-        for row in beside.join().map_err(|_| "a step panicked")? {
-            rows.push(row?);
-        }
+        rows.extend(end(beside)?);
         Ok(rows)
     })?;
     Ok(report(&rows, start.elapsed()))
+}
+
+/// What sends steps to the thread that runs them beside others, and that thread.
+type Beside<'scope, 'step> = (Sender<&'step Step>, ScopedJoinHandle<'scope, Vec<std::result::Result<Row, String>>>);
+
+/// Waits until all steps that run beside others have ended.
+fn end(beside: Option<Beside<'_, '_>>) -> Result<Vec<Row>> {
+    let Some((send, thread)) = beside else { return Ok(Vec::new()) };
+    drop(send);
+    let rows = thread.join().map_err(|_| "a step panicked")?;
+    Ok(rows.into_iter().collect::<std::result::Result<_, _>>()?)
 }
 
 /// Runs a step that is a failure if it is skipped although it is required.

@@ -1,5 +1,7 @@
 //! The steps of `cargo xtask test`.
 
+use std::process::Command;
+
 use super::dependencies;
 use super::isa;
 use super::programs::Program;
@@ -18,13 +20,22 @@ pub(super) struct Step {
     /// Whether it runs beside the steps that follow the build: it starts programs of cargo alone, which spend most of their time on
     /// one processor.
     pub(super) beside: bool,
+    /// Whether it waits until all steps that run beside others have ended.
+    pub(super) waits: bool,
     /// Does it.
     pub(super) run: Box<dyn Fn(&mut Runner) -> Outcome + Send + Sync>,
 }
 
 impl Step {
     fn new(name: &str, what: &str, run: impl Fn(&mut Runner) -> Outcome + Send + Sync + 'static) -> Self {
-        Self { name: name.to_owned(), what: what.to_owned(), quick: true, beside: false, run: Box::new(run) }
+        Self {
+            name: name.to_owned(),
+            what: what.to_owned(),
+            quick: true,
+            beside: false,
+            waits: false,
+            run: Box::new(run),
+        }
     }
 
     /// Commands that must all succeed.
@@ -45,6 +56,11 @@ impl Step {
     /// Runs beside others.
     fn beside(self) -> Self {
         Self { beside: true, ..self }
+    }
+
+    /// Waits for those that run beside others.
+    fn waiting(self) -> Self {
+        Self { waits: true, ..self }
     }
 }
 
@@ -133,6 +149,7 @@ pub(super) fn all() -> Vec<Step> {
         })
         .slow()
         .beside(),
+        Step::new("web-modules", "the modules of the page, and their sizes", web_modules).slow().beside(),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages = [
@@ -208,7 +225,6 @@ pub(super) fn all() -> Vec<Step> {
             "quantised products on AVX-512 without its dot products of bytes",
             without_vnni,
         ),
-        Step::new("web", "the page in Chromium, the module in Node, and their sizes", web).slow(),
         Step::commands(
             "benches",
             "no lint in the benchmarks; those of CUDA compile",
@@ -219,6 +235,7 @@ pub(super) fn all() -> Vec<Step> {
             ],
         )
         .slow(),
+        Step::new("web", "the page in Chromium, and its modules in Node", web).slow().waiting(),
     ]);
     steps
 }
@@ -486,15 +503,24 @@ fn wasm(runner: &mut Runner, variables: &[(&str, &str)], lines: &[&str]) -> Outc
     })
 }
 
+/// Builds what the page loads, by another process of this program, whose output the runner keeps apart.
+fn web_modules(runner: &mut Runner) -> Outcome {
+    tools::with(runner, &[Tool::Target(WASM), Tool::WasmRunner], |runner| {
+        let built = std::env::current_exe().map_err(Into::into).and_then(|program| {
+            let mut command = Command::new(program);
+            runner.execute(command.args(["web", "--page"]), "cargo xtask web --page")
+        });
+        built.into()
+    })
+}
+
 fn web(runner: &mut Runner) -> Outcome {
     let tools = [
-        Tool::Target(WASM),
-        Tool::WasmRunner,
         Tool::Program { probe: "node --version", packages: "nodejs" },
         Tool::Program { probe: "npm --version", packages: "npm" },
         Tool::File { path: crate::web::chromium(), packages: "chromium" },
     ];
-    tools::with(runner, &tools, |runner| crate::web::build_and_test(runner.root()).into())
+    tools::with(runner, &tools, |runner| crate::web::test(runner.root()).into())
 }
 
 /// The assemblers of two toolkits, since the newer one has left the oldest target, and a disassembler.

@@ -4,7 +4,7 @@ mod build;
 mod serve;
 mod test;
 
-pub(crate) use test::chromium;
+pub(crate) use test::{chromium, test};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// Test the pages in Chromium and the modules in Node.
     #[arg(long)]
     test: bool,
+    /// Build only what the page loads, without the module for those who want no GPU.
+    #[arg(long)]
+    page: bool,
     /// Use the modules of an earlier run instead of building them.
     #[arg(long)]
     built: bool,
@@ -37,11 +40,15 @@ fn folder(root: &Path) -> PathBuf {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
     match (arguments.built, arguments.test) {
-        (false, true) => build_and_test(root)?,
-        (true, true) => test::test(root)?,
+        (false, true) => {
+            build::build(root)?;
+            build::check_sizes(root)?;
+            test(root)?;
+        }
+        (true, true) => test(root)?,
         (false, false) => {
             build::build(root)?;
-            if !arguments.serve {
+            if !arguments.serve && !arguments.page {
                 build::build_without_webgpu(root)?;
             }
             build::check_sizes(root)?;
@@ -57,13 +64,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         server.run();
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Builds the page and runs its tests.
-pub(crate) fn build_and_test(root: &Path) -> Result<()> {
-    build::build(root)?;
-    build::check_sizes(root)?;
-    test::test(root)
 }
 
 /// The package that SmolLM2 comes in, its folder, and its file there.

@@ -17,7 +17,7 @@ pub(crate) fn chromium() -> PathBuf {
 }
 
 /// Serves the page to the tests, and runs them.
-pub(super) fn test(root: &Path) -> Result<()> {
+pub(crate) fn test(root: &Path) -> Result<()> {
     // A folder for these versions, and a file in it that says that all are there.
     let npm = root.join("target/kiln/npm").join(PACKAGES.join("+"));
     let installed = npm.join("installed");
