@@ -257,7 +257,7 @@ fn on_warp_groups(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, prod
     Ok(true)
 }
 
-/// Maximum rows of x of which a block has all: a product of more has so many tiles that one launch for several gains nothing.
+/// Maximum rows of x of products that run at once. A product of more rows has enough tiles by itself.
 const OF_BLOCK: usize = 64;
 
 /// Adds products with weights of one format to a plan, if they read the same rows and kernels run them at once. If `norm` is given,
