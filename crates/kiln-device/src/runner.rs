@@ -27,7 +27,7 @@ const MOST_READY: usize = 4;
 const MOST_BYTES: u64 = 256 << 20;
 const SHARE_OF_FREE: u64 = 16;
 
-/// Bytes that cached executables may hold on a device with so many free bytes.
+/// Bytes that cached executables may hold on a device with this many free bytes.
 fn most_bytes(free: Option<u64>) -> u64 {
     free.map_or(MOST_BYTES, |free| MOST_BYTES.max(free / SHARE_OF_FREE))
 }
