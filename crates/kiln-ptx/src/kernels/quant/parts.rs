@@ -14,8 +14,8 @@ const THREADS: u32 = 256;
 /// Maximum elements of the result and of a row.
 const MOST: u64 = (1 << 30) - 1;
 
-/// Number of parts of k, of `chunks` that are not divided, for products that have so many tiles and run at once on a device that
-/// runs `at_once` of them. A power of two, so that there are few kernels that add up parts.
+/// Number of parts of k, of `chunks` that are not divided, for products with this many tiles each, which run at once on a device that
+/// runs `at_once` tiles. A power of two, so that there are few kernels that add up parts.
 pub(super) fn parts(tiles: impl Iterator<Item = usize>, at_once: usize, chunks: usize) -> u32 {
     let tiles = tiles.fold(0, usize::saturating_add).max(1);
     let most = (at_once / tiles).min(chunks).max(1);
