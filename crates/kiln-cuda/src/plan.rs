@@ -237,20 +237,30 @@ pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usi
     let total = round.iter().map(blocks).fold(0, u32::saturating_add);
     let kernel = first.code.kernel();
     let joins = begins.iter().copied().eq(begin..steps.len())
-        && round.iter().all(|step| step.code == first.code && is_own(step))
+        && round.iter().all(is_own)
         && !matches!(first.code, Code::AllReduce(_))
         && (total <= FEW_BLOCKS || kernel.blocks_at_once(hardware.multiprocessors).is_some());
     if !joins {
         return Ok(());
     }
-    let launches: Vec<&Launch> = round.iter().map(|step| &step.launch).collect();
-    let joined = Together::new(Box::new(first.code.clone()), &launches, hardware.multiprocessors)?;
-    if let Some((code, launch)) = joined {
-        let buffers = round.iter().flat_map(|step| step.buffers.iter().copied()).collect();
+    if let Some(joined) = together(hardware, round)? {
         steps.truncate(begin);
-        steps.push(Dispatch { code: code.into(), launch, buffers });
+        steps.push(joined);
     }
     Ok(())
+}
+
+/// Launches that have nothing to wait for in one another as one, if they run one kernel that can.
+pub(crate) fn together(hardware: &Hardware, steps: &[Dispatch]) -> Result<Option<Dispatch>> {
+    let Some(first) = steps.first().filter(|first| steps.iter().all(|step| step.code == first.code)) else {
+        return Ok(None);
+    };
+    let launches: Vec<&Launch> = steps.iter().map(|step| &step.launch).collect();
+    let joined = Together::new(Box::new(first.code.clone()), &launches, hardware.multiprocessors)?;
+    Ok(joined.map(|(code, launch)| {
+        let buffers = steps.iter().flat_map(|step| step.buffers.iter().copied()).collect();
+        Dispatch { code: code.into(), launch, buffers }
+    }))
 }
 
 /// For each launch of a plan, whether it may begin while preceding ones still run.

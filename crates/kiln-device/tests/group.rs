@@ -140,7 +140,8 @@ fn an_index_outside_of_its_table_is_reported_although_sums_follow() {
 
 #[test]
 fn operations_of_rounds_are_joined_on_every_device_and_empty_sums_add_nothing() {
-    let group = group(2);
+    let fusion = FusionLimits { round: 2, ..FusionLimits::default() };
+    let group = group_with(2, &HostOptions { fusion, ..HostOptions::default() });
     let mut batch = Batch::new(group.clone());
     let x = batch.upload(&numbers(12), &[3, 4]).unwrap();
     let [a, b] = [0, 1].map(|seed| batch.upload(&numbers(16 + seed)[seed..], &[4, 4]).unwrap());
@@ -149,7 +150,11 @@ fn operations_of_rounds_are_joined_on_every_device_and_empty_sums_add_nothing() 
     let sum = batch.add(p, q).unwrap();
     let empty = batch.upload(&[], &[0, 4]).unwrap();
     let none = batch.record(AllReduce, &[empty]).unwrap();
+    let dispatches = || [0, 1].map(|at: usize| group.devices()[at].statistics().dispatches);
+    let before = dispatches();
     batch.execute(&[sum, none]).unwrap();
+    let after = dispatches();
+    assert_eq!([0, 1].map(|at: usize| after[at] - before[at]), [2; 2], "both products, and their sum");
     assert_eq!(read(&batch, none), [0.0; 0]);
     let product = |w: &[f32]| -> Vec<f32> {
         let x = numbers(12);

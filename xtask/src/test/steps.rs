@@ -516,6 +516,9 @@ fn web_modules(runner: &mut Runner) -> Outcome {
 
 fn web(runner: &mut Runner) -> Outcome {
     let tools = [
+        // Without these there are no modules, or those of an earlier run.
+        Tool::Target(WASM),
+        Tool::WasmRunner,
         Tool::Program { probe: "node --version", packages: "nodejs" },
         Tool::Program { probe: "npm --version", packages: "npm" },
         Tool::File { path: crate::web::chromium(), packages: "chromium" },

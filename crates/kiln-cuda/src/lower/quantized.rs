@@ -5,12 +5,12 @@ use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quant
 use kiln_ir::{DType, QuantFormat, Result};
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
-use kiln_ptx::{Launch, PtxType, Together};
+use kiln_ptx::{Launch, PtxType};
 
 use super::matmul::{self, K_INNERMOST};
 use super::{Launches, Lower, Lowering, Value, accepted, cast};
 use crate::CudaDevice;
-use crate::plan::Code;
+use crate::plan::{self, Code, Dispatch};
 
 impl Lower<CudaDevice> for Quantize {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -132,22 +132,10 @@ struct Product {
     addend: Option<Location>,
 }
 
-/// A launch and its buffers.
-type Run = (Code, Launch, Vec<Location>);
-
-/// Runs launches of one kernel as one launch where that is possible, others one by one.
-fn run_together(plan: &mut Lowering<'_>, runs: Vec<Run>) -> Result<()> {
-    if let Some((first, ..)) = runs.first()
-        && runs.iter().all(|(code, ..)| code == first)
-    {
-        let launches: Vec<&Launch> = runs.iter().map(|(_, launch, _)| launch).collect();
-        if let Some((code, launch)) = Together::new(Box::new(first.clone()), &launches, plan.target.multiprocessors)? {
-            let buffers: Vec<Location> = runs.into_iter().flat_map(|(.., buffers)| buffers).collect();
-            plan.run(code, launch, &buffers);
-            return Ok(());
-        }
-    }
-    runs.into_iter().for_each(|(code, launch, buffers)| plan.run(code, launch, &buffers));
+/// Runs launches as one where that is possible, others one by one.
+fn run_together(plan: &mut Lowering<'_>, steps: Vec<Dispatch>) -> Result<()> {
+    let steps = plan::together(plan.target, &steps)?.map_or(steps, |joined| vec![joined]);
+    steps.into_iter().for_each(|step| plan.push(step));
     Ok(())
 }
 
@@ -174,6 +162,16 @@ impl Cut {
     }
 }
 
+/// The cuts of products by their tilings: `cut` makes one, given whether something is added to the product. `None` if kernels do not
+/// support one of them.
+fn cuts<T>(
+    tilings: &[T],
+    products: &[Product],
+    cut: impl Fn(&T, bool) -> Result<Option<Cut>>,
+) -> Result<Option<Vec<Cut>>> {
+    tilings.iter().zip(products).map(|(tiling, product)| cut(tiling, product.addend.is_some())).collect()
+}
+
 /// Runs products with the same rows, and what adds up their parts. Each reads `own` operands, before its weights and its result and
 /// last.
 fn run_products(
@@ -190,12 +188,13 @@ fn run_products(
         let result = match joining {
             Some((joining, launch, of_parts)) => {
                 let parts = plan.scratch_bytes(of_parts);
-                joins.push((joining.into(), launch, [&[parts, out, rows.at, weights], &addend[..]].concat()));
+                let buffers = [&[parts, out, rows.at, weights], &addend[..]].concat();
+                joins.push(Dispatch { code: joining.into(), launch, buffers });
                 vec![parts]
             }
             None => [&[out, rows.at], &addend[..]].concat(),
         };
-        runs.push((code, launch, [own, &[weights], &result, last].concat()));
+        runs.push(Dispatch { code, launch, buffers: [own, &[weights], &result, last].concat() });
     }
     run_together(plan, runs)?;
     run_together(plan, joins)
@@ -206,17 +205,11 @@ fn tiled(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, products: &[P
     let n: Vec<usize> = products.iter().map(|product| product.n).collect();
     let hardware = *plan.target;
     let tilings = quant::Tiling::of_round(format, [rows.m, rows.depth], &n, hardware.target, hardware.multiprocessors);
-    let Some((tilings, first)) = tilings.and_then(|tilings| tilings.first().copied().map(|first| (tilings, first)))
-    else {
-        return Ok(false);
-    };
+    let Some(tilings @ [first, ..]) = tilings.as_deref() else { return Ok(false) };
     let Some([of_x, of_units]) = first.rounded_bytes() else { return Ok(false) };
     let Some((rounding, rounds)) = accepted(first.rounding())? else { return Ok(false) };
-    let cuts = tilings.iter().zip(products).map(|(tiling, product)| {
-        let adds = product.addend.is_some();
-        Cut::new(tiling.parts_bytes(), tiling.product(adds), tiling.joining(adds))
-    });
-    let Some(cuts) = cuts.collect::<Result<Option<Vec<Cut>>>>()? else { return Ok(false) };
+    let cut = |of: &quant::Tiling, adds| Cut::new(of.parts_bytes(), of.product(adds), of.joining(adds));
+    let Some(cuts) = cuts(tilings, products, cut)? else { return Ok(false) };
     let own = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
     plan.run(rounding, rounds, &[&[rows.at], &own[..]].concat());
     run_products(plan, cuts, [&own, &[]], rows, products)?;
@@ -232,17 +225,11 @@ fn on_warp_groups(plan: &mut Lowering<'_>, format: QuantFormat, rows: Rows, prod
     let multiprocessors = hardware.multiprocessors;
     let tilings =
         quant::WarpGroupTiling::of_round(format, [m, depth], &n, hardware.rounds(), hardware.target, multiprocessors);
-    let Some((tilings, first)) = tilings.and_then(|tilings| tilings.first().copied().map(|first| (tilings, first)))
-    else {
-        return Ok(false);
-    };
+    let Some(tilings @ [first, ..]) = tilings.as_deref() else { return Ok(false) };
     let Some([of_x, of_units, of_sums]) = first.rounded_bytes() else { return Ok(false) };
     let Some((rounding, rounds)) = accepted(first.rounding(norm.map(|(norm, _)| norm)))? else { return Ok(false) };
-    let cuts = tilings.iter().zip(products).map(|(tiling, product)| {
-        let adds = product.addend.is_some();
-        Cut::new(tiling.parts_bytes(), tiling.product(adds), tiling.joining(adds))
-    });
-    let Some(cuts) = cuts.collect::<Result<Option<Vec<Cut>>>>()? else { return Ok(false) };
+    let cut = |of: &quant::WarpGroupTiling, adds| Cut::new(of.parts_bytes(), of.product(adds), of.joining(adds));
+    let Some(cuts) = cuts(tilings, products, cut)? else { return Ok(false) };
     let own = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
     let sums: Vec<Location> = first.has_sums().then(|| plan.scratch_bytes(of_sums)).into_iter().collect();
     let (read, normal) = match norm {

@@ -17,7 +17,7 @@ use kiln_device::{
     Bindings, Driver, Executable, KernelTime, Location, Lowering, Plan, Profile, Read, Region, RegionOf, Shared, Value,
 };
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Custom, Op, RmsNorm};
 use kiln_ir::{Buffer, Error, Result, TensorType};
 
 use super::steps::{self, HostKernel, HostStep, Kernel};
@@ -575,6 +575,15 @@ impl Driver for HostDevice {
         let kernel = Kernel::Fused(fused.clone());
         plan.push(HostStep { kernel, inputs: inputs.to_vec(), outputs: outputs.to_vec(), fault: None });
         Ok(())
+    }
+
+    fn lower_round(
+        op: &Op,
+        _norm: Option<&RmsNorm>,
+        plan: &mut Lowering<'_, Self>,
+        operands: &[[Vec<Value>; 2]],
+    ) -> Result<bool> {
+        Ok(steps::lower_round(op, plan, operands))
     }
 
     fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value> {

@@ -14,6 +14,8 @@ use super::host_driver::HostDevice;
 pub(crate) enum Kernel {
     /// An operation.
     Op(Op),
+    /// An operation with one output for each, on operands that follow one another.
+    Round(Op),
     /// A fused chain of element-wise functions.
     Fused(Fused),
     /// A cast to f32 before an operation.
@@ -36,7 +38,7 @@ impl HostStep {
     /// The name of the kernel in profiles.
     pub(crate) fn name(&self) -> &'static str {
         match &self.kernel {
-            Kernel::Op(op) => op.name(),
+            Kernel::Op(op) | Kernel::Round(op) => op.name(),
             Kernel::Fused(_) => "fused",
             Kernel::Widen => "widen",
             Kernel::Copy => "copy",
@@ -121,6 +123,10 @@ pub(crate) fn evaluate(
             Ok((reference(&Op::from(*attention), &operands)?, fault))
         }
         Kernel::Op(op) => Ok((reference(op, &operands)?, None)),
+        Kernel::Round(op) => {
+            let each = operands.chunks(operands.len() / outputs.len()).map(|operands| reference(op, operands));
+            Ok((each.collect::<Result<Vec<_>>>()?.concat(), None))
+        }
         Kernel::Fused(fused) => {
             let mut computed: Vec<(Shape, Vec<f32>)> = Vec::new();
             for instruction in &fused.instructions {
@@ -197,6 +203,18 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
 /// Lowers an operation.
 pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
     kiln_ir::for_operation!(op, op => lower_one(op, plan, inputs, outputs))
+}
+
+/// Lowers products of a round of f32 to one step.
+pub(crate) fn lower_round(op: &Op, plan: &mut Lowering<'_, HostDevice>, operands: &[[Vec<Value>; 2]]) -> bool {
+    let all = |at: usize| operands.iter().flat_map(move |operands| operands[at].iter().copied());
+    let is_f32 = |value: Value| value.ty.dtype == DType::F32 && !value.ty.shape.is_empty();
+    let joins = matches!(op, Op::Matmul(_)) && all(0).chain(all(1)).all(is_f32);
+    if joins {
+        let kernel = Kernel::Round(*op);
+        plan.push(HostStep { kernel, inputs: all(0).collect(), outputs: all(1).collect(), fault: None });
+    }
+    joins
 }
 
 /// Casts f16 and bf16 to f32 in scratch memory.
