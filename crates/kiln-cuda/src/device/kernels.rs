@@ -1,8 +1,11 @@
 //! Compiled kernels: each once in a device, and in files for the next process where there is a folder for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use kiln_device::store::{Kind, Unusable, fingerprint};
 use kiln_ir::{Error, Result};
@@ -79,6 +82,34 @@ impl Kernels {
     /// Number of kernels compiled or loaded so far.
     pub(crate) fn len(&self) -> usize {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Compiles those of the kernels that are new, on as many threads as there are processors.
+    ///
+    /// # Errors
+    /// The errors of [`Kernels::get`].
+    pub(crate) fn compile<'a>(&self, codes: impl Iterator<Item = &'a Code>) -> Result<()> {
+        let missing: Vec<&Code> = {
+            let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = HashSet::new();
+            codes.filter(|&code| !compiled.contains_key(code) && seen.insert(code)).collect()
+        };
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(code) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.get(code)?;
+            }
+            Ok(())
+        };
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(missing.len());
+        thread::scope(|scope| {
+            let named = || thread::Builder::new().name("kiln-cuda-compile".into());
+            // If a thread cannot be started, the others do its work.
+            let others: Vec<_> = (1..threads).filter_map(|_| named().spawn_scoped(scope, work).ok()).collect();
+            others.into_iter().fold(work(), |done, other| {
+                done.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        })
     }
 
     /// The kernel, compiled if it is not cached.

@@ -174,7 +174,7 @@ impl Driver for CudaDevice {
     }
 
     async fn compile(&self, steps: &[Dispatch]) -> Result<()> {
-        steps.iter().try_for_each(|step| self.inner.kernels.get(&step.code).map(drop))
+        self.inner.kernels.compile(steps.iter().map(|step| &step.code))
     }
 
     fn bind(&self, steps: Vec<Dispatch>, memory: &Bindings<DeviceMemory>) -> Result<Program> {

@@ -48,6 +48,7 @@ fn times<'a>(
         return Err(error.clone());
     }
     gpu.open()?;
+    compile_ahead(gpu, probes)?;
     let (launch, link) = (gpu.launch()?, gpu.link()?);
     let mut seconds = Vec::with_capacity(probes.len());
     for (done, probe) in probes.iter().enumerate() {
@@ -58,6 +59,12 @@ fn times<'a>(
     Ok(Times { launch, link, seconds })
 }
 
+/// Compiles the kernels of these problems.
+fn compile_ahead(gpu: &Gpu, probes: &[&Probe]) -> Result<()> {
+    let operations: Vec<_> = probes.iter().map(|probe| (probe.op, probe.inputs.as_slice())).collect();
+    gpu.compile_ahead(&operations)
+}
+
 /// Seconds of problems from host to host, on each GPU of the engine.
 pub(super) struct HostToHost<'e> {
     engine: &'e Engine,
@@ -65,8 +72,15 @@ pub(super) struct HostToHost<'e> {
 }
 
 impl<'e> HostToHost<'e> {
-    pub(super) fn on(engine: &'e Engine) -> Self {
-        Self { engine, inputs: Inputs::default() }
+    /// Compiles the kernels of these problems.
+    ///
+    /// # Errors
+    /// Errors that are not errors of a device.
+    pub(super) fn new(engine: &'e Engine, probes: &[&Probe]) -> Result<Self> {
+        for gpu in engine.gpus.iter().filter(|gpu| !gpu.is_gone()) {
+            compile_ahead(gpu, probes).or_else(|error| if gpu.failed(&error) { Ok(()) } else { Err(error) })?;
+        }
+        Ok(Self { engine, inputs: Inputs::default() })
     }
 
     pub(super) fn seconds(&mut self, probe: &Probe) -> Result<Vec<f64>> {

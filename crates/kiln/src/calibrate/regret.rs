@@ -332,7 +332,7 @@ pub fn evaluate(
     // Doubtful problems are measured again whichever policy did well or badly on them: the policies choose after the last measurement
     // of a problem.
     let measured = survey(engine, &probes, plan, |_, _| Vec::new(), progress)?;
-    let mut on_gpus = HostToHost::on(engine);
+    let mut on_gpus = HostToHost::new(engine, &probes)?;
     let of_gpus = probes.iter().map(|probe| on_gpus.seconds(probe)).collect::<Result<Vec<_>>>()?;
     let graphs =
         if engine.gpus.is_empty() { Vec::new() } else { graphs::measure(engine, plan.budget.seconds, progress)? };

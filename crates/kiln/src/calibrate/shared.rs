@@ -42,8 +42,9 @@ pub fn shared(engine: &Engine) -> Result<Vec<SharedRow>> {
         return Ok(Vec::new());
     }
     const RUNS: Runs = Runs { untimed: 2, most: 9, enough: 0.5, long: f64::INFINITY };
-    let (mut inputs, mut on_gpus) = (Inputs::default(), HostToHost::on(engine));
-    let mut row = |probe: Probe| {
+    let probes = probes()?;
+    let (mut inputs, mut on_gpus) = (Inputs::default(), HostToHost::new(engine, &probes.each_ref())?);
+    let mut row = |probe: &Probe| {
         let mut results = probe.op.infer(&probe.inputs)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<_> = results.iter_mut().map(Buffer::as_mut).collect();
         let mut times = |operands: &[Operand<'_>]| {
@@ -54,7 +55,7 @@ pub fn shared(engine: &Engine) -> Result<Vec<SharedRow>> {
         let (cpu, seconds) = inputs.show(&probe.inputs, &mut times)?;
         let mut alone = vec![f64::INFINITY; engine.cpu.len().saturating_sub(1)];
         alone.push(cpu);
-        alone.extend(on_gpus.seconds(&probe)?);
+        alone.extend(on_gpus.seconds(probe)?);
         let places = engine.places().iter().zip(alone);
         let (alone_on, alone) = places
             .min_by(|a, b| a.1.total_cmp(&b.1))
@@ -64,5 +65,5 @@ pub fn shared(engine: &Engine) -> Result<Vec<SharedRow>> {
         let is_shared = engine.hybrid(&probe.op, &probe.inputs, &decision).is_some();
         Ok(SharedRow { problem: probe.to_string(), alone_on, alone, seconds, is_shared })
     };
-    probes()?.into_iter().map(&mut row).collect()
+    probes.iter().map(&mut row).collect()
 }

@@ -77,6 +77,9 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// The device memory in use; `None` before it is opened.
     fn memory_use(&self) -> Option<MemoryUse>;
 
+    /// Compiles the kernels of those of these operations that the device supports.
+    fn compile_ahead<'a>(&'a self, operations: &'a [(Op, &'a [TensorType])], waiting: Waiting) -> Pending<'a, ()>;
+
     /// Prepares an operation on operands in device memory for measurements.
     fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
 
@@ -387,6 +390,22 @@ macro_rules! devices_of {
 
             fn memory_use(&self) -> Option<MemoryUse> {
                 self.backend().opened().map(kiln_device::bodies::memory_use)
+            }
+
+            fn compile_ahead<'a>(
+                &'a self,
+                operations: &'a [(Op, &'a [TensorType])],
+                waiting: Waiting,
+            ) -> Pending<'a, ()> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    let target = Driver::target(&device);
+                    let supported = |(op, types): &&(Op, &[TensorType])| {
+                        Plan::<$driver>::of_operation(op, types, target).is_ok()
+                    };
+                    let operations: Vec<_> = operations.iter().filter(supported).copied().collect();
+                    kiln_device::bodies::compile(&device, &operations).await
+                })
             }
 
             fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {

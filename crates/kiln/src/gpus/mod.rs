@@ -463,6 +463,10 @@ mod tests {
             None
         }
 
+        fn compile_ahead<'a>(&'a self, _: &'a [(Op, &'a [TensorType])], _: Waiting) -> Pending<'a, ()> {
+            missing()
+        }
+
         fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
             Ok(Box::new(|_| wait(missing())))
         }

@@ -150,6 +150,14 @@ impl Gpu {
         }
     }
 
+    /// Compiles the kernels of those of these operations that the device supports, all at once: a calibration has hundreds.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn compile_ahead(&self, operations: &[(Op, &[TensorType])]) -> Result<()> {
+        wait(self.0.device.compile_ahead(operations, WAITING))
+    }
+
     /// Seconds that an operation takes from host to host.
     ///
     /// # Errors
