@@ -11,6 +11,12 @@ use crate::vector::{PlainKernel, dispatch_plain};
 /// Elements of a part of a row, whose sums begin at zero; the totals of preceding parts are added later, so that
 /// threads can share a row.
 const PART: usize = 1 << 16;
+/// Elements of short rows that a thread takes at once.
+const SHARE: usize = 1 << 13;
+/// The time of an element as that of a function of this many floating-point operations, and the time of a row in elements: each sum
+/// waits for the one before.
+const COST: u64 = 24;
+const PER_ROW: usize = 16;
 /// Columns that are summed side by side if rows are not contiguous.
 const COLUMNS: usize = 64;
 
@@ -98,6 +104,24 @@ impl<T: Summand> PlainKernel for Part<'_, T> {
     }
 }
 
+/// The sums of contiguous rows of `n` elements.
+struct Rows<'a, T: Summand> {
+    x: &'a [T],
+    out: &'a mut [T],
+    n: usize,
+}
+
+impl<T: Summand> PlainKernel for Rows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (x, out) in self.x.chunks_exact(self.n).zip(self.out.chunks_exact_mut(self.n)) {
+            Part { x, before: T::Sum::default(), out: Some(out) }.run();
+        }
+    }
+}
+
 /// Adjacent rows: some columns of a matrix.
 ///
 /// `x` and `out` are valid for `rows` rows, `stride` apart, of `columns <= COLUMNS` elements.
@@ -132,7 +156,8 @@ impl<T: Summand> PlainKernel for Columns<T> {
 
 fn run<T: Summand>(simd: &Simd, [outer, n, inner]: [usize; 3], x: &[T], out: &mut [T]) -> Result<()> {
     let isa = simd.isa();
-    let threads = if part_len(2, x.len(), simd) < x.len() { simd.threads() } else { 1 };
+    let work = x.len().saturating_add(outer.saturating_mul(PER_ROW));
+    let threads = if part_len(COST, work, simd) < work { simd.threads() } else { 1 };
     let out = Shared::new(out.as_mut_ptr());
     if inner != 1 {
         let blocks = inner.div_ceil(COLUMNS);
@@ -149,6 +174,17 @@ fn run<T: Summand>(simd: &Simd, [outer, n, inner]: [usize; 3], x: &[T], out: &mu
         });
         return Ok(());
     }
+    if n <= PART {
+        let rows = (SHARE / n).max(1);
+        threads::for_each(outer.div_ceil(rows), threads, |i| {
+            let range = i * rows * n..outer.min((i + 1) * rows) * n;
+            // SAFETY: rows are inside the result and do not overlap.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
+            // SAFETY: a `Simd` exists only for an available instruction set.
+            unsafe { dispatch_plain(isa, Rows { x: &x[range], out, n }) };
+        });
+        return Ok(());
+    }
     let parts = n.div_ceil(PART);
     let part = |i: usize| {
         let (row, start) = (i / parts, i % parts * PART);
@@ -156,20 +192,18 @@ fn run<T: Summand>(simd: &Simd, [outer, n, inner]: [usize; 3], x: &[T], out: &mu
     };
     // The sum before each part of its row.
     let mut before = kiln_ir::zeros::<T::Sum>(outer * parts)?;
-    if parts > 1 {
-        let totals = Shared::new(before.as_mut_ptr());
-        threads::for_each(outer * parts, threads, |i| {
-            // SAFETY: a `Simd` exists only for an available instruction set, and every part has its own total.
-            unsafe {
-                let part = Part { x: &x[part(i)], before: T::Sum::default(), out: None };
-                *totals.get().add(i) = dispatch_plain(isa, part);
-            }
-        });
-        for row in before.chunks_mut(parts) {
-            let mut sum = T::Sum::default();
-            for total in row {
-                (*total, sum) = (sum, T::plus(sum, *total));
-            }
+    let totals = Shared::new(before.as_mut_ptr());
+    threads::for_each(outer * parts, threads, |i| {
+        // SAFETY: a `Simd` exists only for an available instruction set, and every part has its own total.
+        unsafe {
+            let part = Part { x: &x[part(i)], before: T::Sum::default(), out: None };
+            *totals.get().add(i) = dispatch_plain(isa, part);
+        }
+    });
+    for row in before.chunks_mut(parts) {
+        let mut sum = T::Sum::default();
+        for total in row {
+            (*total, sum) = (sum, T::plus(sum, *total));
         }
     }
     threads::for_each(outer * parts, threads, |i| {

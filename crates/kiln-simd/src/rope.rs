@@ -15,13 +15,19 @@ use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
-/// Elements below which one thread is faster.
+/// Elements below which one thread is faster; the angles of a position count as [`ANGLES`] rows more.
 const PARALLEL: usize = 100_000;
+
+/// The time of a position's sines and cosines, in rows that are rotated.
+const ANGLES: usize = 4;
+
+/// Strips of a row are multiples of this many pairs, so that they fill the widest vectors.
+const LANES: usize = 16;
 
 /// Positions per block.
 const ROWS: usize = 64;
 
-/// Columns of the tables of sines and cosines that a thread computes at once.
+/// Pairs of a row whose sines and cosines a thread computes at once, and the fewest that it rotates.
 const COLUMNS: usize = 64;
 
 impl Execute for Rope {
@@ -36,10 +42,15 @@ impl Execute for Rope {
         let factors = operands.factors.map(|index| inputs[index].data().f32());
         let position = |row: usize| positions.map_or(row as u32, |all| all[row]).wrapping_add(self.position as u32);
         let (outer, half) = (x.len() / (s * d), self.pairs(d));
-        let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
-        // Parts are blocks of positions; if there are few, the heads are split too.
+        let work = x.len().saturating_add(ANGLES.saturating_mul(s * d));
+        let threads = if work < PARALLEL { 1 } else { simd.threads() };
+        // Parts are blocks of positions; if there are few, the heads are split too, and then the pairs of a row.
         let blocks = s.div_ceil(ROWS);
-        let splits = if threads > 1 { (2 * threads).div_ceil(blocks).min(outer) } else { 1 };
+        let wanted = |parts: usize| if threads > 1 { (2 * threads).div_ceil(parts) } else { 1 };
+        let splits = wanted(blocks).min(outer);
+        let strips = wanted(blocks * splits).min(half / COLUMNS).max(1);
+        let width = half.div_ceil(strips).next_multiple_of(LANES).max(LANES);
+        let strips = half.div_ceil(width).max(1);
         let rows = s.min(ROWS);
         let y = Shared::new(y.as_mut_ptr());
         scratch::slices([2 * half, 4 * rows * half], |[frequencies, turns]| {
@@ -53,19 +64,21 @@ impl Execute for Rope {
                 unsafe { turn_table(columns, [rows, half], frequency, all.map(Shared::get)) };
             });
             let (frequencies, cos, sin) = (&*frequencies, &*cos, &*sin);
-            threads::for_each(blocks * splits, threads, |part| {
-                let (block, split) = (part / splits, part % splits);
+            threads::for_each(blocks * splits * strips, threads, |part| {
+                let (block, split, strip) = (part / strips / splits, part / strips % splits, part % strips);
                 let end = s.min((block + 1) * ROWS);
-                scratch::slices([2 * half, 2 * half, rows * half, rows * half], |[base_cos, base_sin, c, s_]| {
-                    let base_cos = &mut bytemuck::cast_slice_mut::<f32, f64>(base_cos)[..half];
-                    let base_sin = &mut bytemuck::cast_slice_mut::<f32, f64>(base_sin)[..half];
+                let pairs = strip * width..half.min((strip + 1) * width);
+                let width = pairs.len();
+                scratch::slices([2 * width, 2 * width, rows * width, rows * width], |[base_cos, base_sin, c, s_]| {
+                    let base_cos = &mut bytemuck::cast_slice_mut::<f32, f64>(base_cos)[..width];
+                    let base_sin = &mut bytemuck::cast_slice_mut::<f32, f64>(base_sin)[..width];
                     let mut first = block * ROWS;
                     while first < end {
                         let start = position(first);
                         let follows = |&row: &usize| position(row) == start.wrapping_add((row - first) as u32);
                         let rows = (first..end).take_while(follows).count();
                         for ((frequency, cos), sin) in
-                            frequencies.iter().zip(base_cos.iter_mut()).zip(base_sin.iter_mut())
+                            frequencies[pairs.clone()].iter().zip(base_cos.iter_mut()).zip(base_sin.iter_mut())
                         {
                             (*sin, *cos) = (f64::from(start) * frequency).sin_cos();
                         }
@@ -74,15 +87,16 @@ impl Execute for Rope {
                             magnitude: self.magnitude.get(),
                             base: (base_cos, base_sin),
                             turns: (cos, sin),
-                            tables: (&mut c[..rows * half], &mut s_[..rows * half]),
+                            tables: (&mut c[..rows * width], &mut s_[..rows * width]),
                             x: x[first * d..].as_ptr(),
-                            // SAFETY: the first row of the run; runs and splits write different rows.
+                            // SAFETY: the first row of the run; runs and splits write different rows, strips different pairs.
                             y: unsafe { y.get().add(first * d) },
                             outer: split * outer / splits..(split + 1) * outer / splits,
                             stride: s * d,
                             rows,
                             columns: d,
                             half,
+                            pairs: pairs.clone(),
                         };
                         // SAFETY: a `Simd` exists only for an available instruction set.
                         unsafe { dispatch(simd.isa(), call) };
@@ -128,10 +142,10 @@ unsafe fn turn_table(
     }
 }
 
-/// A run of positions of some heads.
+/// Some pairs of a run of positions of some heads.
 ///
 /// # Safety
-/// From `x` and `y` on, the rows of the run are readable and writable for each head; nothing else writes them.
+/// From `x` and `y` on, the rows of the run are readable and writable for each head; nothing else writes these pairs.
 struct Call<'a> {
     style: RopeStyle,
     magnitude: f32,
@@ -147,6 +161,8 @@ struct Call<'a> {
     columns: usize,
     /// Number of rotated pairs of a row.
     half: usize,
+    /// Those that this call rotates. The last ones bring the elements that are not rotated.
+    pairs: Range<usize>,
 }
 
 impl Kernel for Call<'_> {
@@ -154,14 +170,16 @@ impl Kernel for Call<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { style, magnitude, base, turns, tables: (cos, sin), x, y, outer, stride, rows, columns, half } = self;
-        let magnitude = f64::from(magnitude);
+        let Self { style, magnitude, base, turns, tables: (cos, sin), x, y, outer, stride, rows, columns, half, pairs } =
+            self;
+        let (magnitude, width) = (f64::from(magnitude), pairs.len());
         for r in 0..rows {
-            let row = r * half..(r + 1) * half;
-            let (turn_cos, turn_sin) = (&turns.0[row.clone()], &turns.1[row.clone()]);
+            let turn = r * half + pairs.start..r * half + pairs.end;
+            let (turn_cos, turn_sin) = (&turns.0[turn.clone()], &turns.1[turn]);
+            let row = r * width..(r + 1) * width;
             let (cos, sin) = (&mut cos[row.clone()], &mut sin[row]);
-            let (base_cos, base_sin) = (&base.0[..half], &base.1[..half]);
-            for i in 0..half {
+            let (base_cos, base_sin) = (&base.0[..width], &base.1[..width]);
+            for i in 0..width {
                 cos[i] = ((base_cos[i] * turn_cos[i] - base_sin[i] * turn_sin[i]) * magnitude) as f32;
                 sin[i] = ((base_sin[i] * turn_cos[i] + base_cos[i] * turn_sin[i]) * magnitude) as f32;
             }
@@ -171,12 +189,14 @@ impl Kernel for Call<'_> {
                 // SAFETY: row r of the run in this head; at most all of it is rotated.
                 unsafe {
                     let at = head * stride + r * columns;
-                    std::ptr::copy_nonoverlapping(x.add(at + 2 * half), y.add(at + 2 * half), columns - 2 * half);
-                    let row = Row { x: x.add(at), y: y.add(at), half };
-                    let (cos, sin) = (cos[r * half..].as_ptr(), sin[r * half..].as_ptr());
+                    if pairs.end == half {
+                        std::ptr::copy_nonoverlapping(x.add(at + 2 * half), y.add(at + 2 * half), columns - 2 * half);
+                    }
+                    let (cos, sin) = (cos[r * width..].as_ptr(), sin[r * width..].as_ptr());
+                    let row = |first: usize| Row { x: x.add(at + first), y: y.add(at + first), half, width };
                     match style {
-                        RopeStyle::HalfSplit => row.half_split::<V>(cos, sin),
-                        RopeStyle::Interleaved => row.interleaved::<V>(cos, sin),
+                        RopeStyle::HalfSplit => row(pairs.start).half_split::<V>(cos, sin),
+                        RopeStyle::Interleaved => row(2 * pairs.start).interleaved::<V>(cos, sin),
                     }
                 }
             }
@@ -190,31 +210,35 @@ fn turn<V: Vector>(a: V, b: V, cos: V, sin: V) -> (V, V) {
     (a.mul_add(cos, -(b * sin)), a.mul_add(sin, b * cos))
 }
 
-/// A row of `half` pairs.
+/// Adjacent pairs of a row.
 struct Row {
+    /// The first element of the first pair.
     x: *const f32,
     y: *mut f32,
+    /// The number of pairs of the whole row.
     half: usize,
+    /// The number of these pairs.
+    width: usize,
 }
 
 impl Row {
     /// # Safety
-    /// The instruction set of `V` is available, the row is readable and writable, and `cos` and `sin` hold `half`
+    /// The instruction set of `V` is available, the pairs are readable and writable, and `cos` and `sin` hold `width`
     /// elements.
     #[inline(always)]
     unsafe fn half_split<V: Vector>(self, cos: *const f32, sin: *const f32) {
-        let Self { x, y, half } = self;
+        let Self { x, y, half, width } = self;
         let mut i = 0;
-        // SAFETY: the contract of this function; all below stays in 0..half of each half.
+        // SAFETY: the contract of this function; all below stays in 0..width from the first pair on, in each half.
         unsafe {
-            while i + V::LANES <= half {
+            while i + V::LANES <= width {
                 let (a, b) = (V::load(x.add(i)), V::load(x.add(half + i)));
                 let (a, b) = turn(a, b, V::load(cos.add(i)), V::load(sin.add(i)));
                 a.store(y.add(i));
                 b.store(y.add(half + i));
                 i += V::LANES;
             }
-            let rest = half - i;
+            let rest = width - i;
             if rest > 0 {
                 let load = |p: *const f32| V::load_first(p.add(i), rest);
                 let (a, b) = turn(load(x), load(x.add(half)), load(cos), load(sin));
@@ -228,12 +252,12 @@ impl Row {
     /// The conditions of [`Row::half_split`] hold.
     #[inline(always)]
     unsafe fn interleaved<V: Vector>(self, cos: *const f32, sin: *const f32) {
-        let Self { x, y, half } = self;
+        let Self { x, y, width, .. } = self;
         let mut i = 0;
-        // SAFETY: the contract of this function; all below stays in the row.
+        // SAFETY: the contract of this function; all below stays in the pairs.
         unsafe {
-            while i < half {
-                let pairs = V::LANES.min(half - i);
+            while i < width {
+                let pairs = V::LANES.min(width - i);
                 // Elements of the first and of the second vector of the row.
                 let (first, second) = (V::LANES.min(2 * pairs), (2 * pairs).saturating_sub(V::LANES));
                 let (p, q) = (x.add(2 * i), y.add(2 * i));

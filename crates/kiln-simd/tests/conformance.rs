@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use kiln_ir::Operand;
 use kiln_ir::op::reference::Case;
-use kiln_ir::op::{Op, all_cases, all_worst_cases, reference};
+use kiln_ir::op::{Cumsum, Op, Rope, RopeStyle, all_cases, all_worst_cases, reference};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -71,5 +71,19 @@ fn results_do_not_depend_on_the_number_of_threads() {
         let (one, three) = (run(1), run(3));
         // Compared through Debug, because NaN differs from itself but its text does not.
         assert_eq!(format!("{one:?}"), format!("{three:?}"), "{case}");
+    }
+}
+
+#[test]
+fn rows_that_threads_share_have_the_bits_of_one_thread() {
+    // Many short rows, few long ones, and one: threads share rows, and parts of rows.
+    for dims in [[3000, 20], [70, 1000], [1, 30_000], [2, 70_000]] {
+        let x: Vec<f32> = (0..dims[0] * dims[1]).map(|i| (i * 7919 % 1013) as f32 * 0.01 - 5.0).collect();
+        let rotate = |style| Op::from(Rope { style, position: 3, ..Rope::default() });
+        for op in [Cumsum { axis: 1 }.into(), rotate(RopeStyle::HalfSplit), rotate(RopeStyle::Interleaved)] {
+            let operands = [Operand::f32(&x, &dims).unwrap()];
+            let run = |threads| Simd::new().unwrap().with_threads(threads).run(&op, &operands).unwrap();
+            assert!(run(1) == run(7), "{} of {dims:?}", op.name());
+        }
     }
 }

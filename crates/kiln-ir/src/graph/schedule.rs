@@ -69,26 +69,39 @@ pub struct Schedule {
     pub rounds: Vec<usize>,
     /// Memory for intermediate results.
     pub slots: Vec<Slot>,
-    slot_of: HashMap<TensorId, usize>,
-    /// The tensor whose memory a tensor shares: for results of reshapes that steps read or that are wanted, and for
-    /// versions of states.
-    root_of: HashMap<TensorId, TensorId>,
+    /// Where each tensor of the graph is, in the order of their indices.
+    memory: Vec<InMemory>,
     /// For each wanted result, in the order they were asked for, the tensor that holds its value. Its memory is that of
     /// [`Schedule::root`].
     pub results: Vec<TensorId>,
 }
 
+/// Where the elements of a tensor are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct InMemory {
+    /// The tensor whose memory this is: another one for results of reshapes that steps read or that are wanted, and for
+    /// versions of states.
+    root: TensorId,
+    /// The slot of an intermediate result.
+    slot: Option<usize>,
+}
+
 impl Schedule {
+    /// Where a tensor is; `None` for one of another graph.
+    fn in_memory(&self, id: TensorId) -> Option<InMemory> {
+        self.memory.get(id.index()).filter(|at| at.root.graph == id.graph).copied()
+    }
+
     /// The slot of an intermediate result; `None` for inputs and for results that are wanted, which have memory of
     /// their own, and for the tensors that are these under other extents.
     pub fn slot(&self, id: TensorId) -> Option<usize> {
-        self.slot_of.get(&self.root(id)).copied()
+        self.in_memory(id)?.slot
     }
 
     /// The tensor whose memory a tensor is: itself, but for the result of a reshape, which has other extents and the same
     /// elements, and for a later version of a state.
     pub fn root(&self, id: TensorId) -> TensorId {
-        self.root_of.get(&id).copied().unwrap_or(id)
+        self.in_memory(id).map_or(id, |at| at.root)
     }
 }
 
@@ -140,12 +153,16 @@ impl Graph {
                 })),
             }
         }
-        let used = steps.iter().flat_map(|step| step.inputs().iter().copied().chain(step.outputs()));
-        let root_of: HashMap<TensorId, TensorId> =
-            used.chain(results.iter().copied()).map(|id| (id, memory(id))).filter(|(id, root)| id != root).collect();
         let wanted: Vec<TensorId> = results.iter().map(|&id| memory(id)).collect();
         let (slots, slot_of) = assign(self, &steps, &groups.rounds, &wanted, memory);
-        Ok(Schedule { steps, rounds: groups.rounds, slots, slot_of, root_of, results })
+        let mut in_memory: Vec<InMemory> = (0..self.tensors() as u32)
+            .map(|index| InMemory { root: TensorId { graph: self.id, index }, slot: None })
+            .collect();
+        let used = steps.iter().flat_map(|step| step.inputs().iter().copied().chain(step.outputs()));
+        for id in used.chain(results.iter().copied()) {
+            in_memory[id.index()] = InMemory { root: memory(id), slot: slot_of.get(&memory(id)).copied() };
+        }
+        Ok(Schedule { steps, rounds: groups.rounds, slots, memory: in_memory, results })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The product of a matrix and a vector, at the speed at which the matrix is read.
 
+use std::mem::MaybeUninit;
+
 use super::blocks::k_blocks;
 use crate::Isa;
 use crate::threads::{self, Shared};
@@ -223,7 +225,8 @@ impl Kernel for Columns {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let m = self.part;
-        let mut apart = [0.0f32; COLUMNS];
+        // Not filled: that takes longer than a small product.
+        let mut apart = [MaybeUninit::<f32>::uninit(); COLUMNS];
         let mut j = 0;
         // SAFETY: the contract of `Matvec::run`.
         unsafe {
@@ -233,8 +236,9 @@ impl Kernel for Columns {
             while j < self.width {
                 let width = COLUMNS.min(self.width - j);
                 for (p0, k) in k_blocks(m.rows) {
-                    // The sums of the first block are in y itself, those of later blocks in separate memory.
-                    let sums = if p0 == 0 { m.y.add(j) } else { apart.as_mut_ptr() };
+                    // The sums of the first block are in y itself, those of later blocks in separate memory, which the first rows
+                    // fill.
+                    let sums = if p0 == 0 { m.y.add(j) } else { apart.as_mut_ptr().cast() };
                     let mut p = 0;
                     while p < k {
                         let a = m.a.add((p0 + p) * m.columns + j);

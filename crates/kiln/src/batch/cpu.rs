@@ -70,7 +70,9 @@ impl Batch<'_> {
                 operands.push(Operand::of_type(ty));
                 continue;
             }
-            operands.push(match (held.get(&schedule.root(id)), memory.get(schedule, id)) {
+            // What is in a slot is held by nothing else.
+            let outside = if schedule.slot(id).is_some() { None } else { held.get(&schedule.root(id)) };
+            operands.push(match (outside, memory.get(schedule, id)) {
                 (Some(held), _) => held.operand(&ty)?,
                 (None, Some(buffer)) => Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?,
                 (None, None) => return Err(Error::ForeignTensor { index: id.index() }),
