@@ -39,7 +39,7 @@ const CHUNK: usize = 256;
 const PANELS: usize = 256 << 10;
 
 /// Elements of x that a thread rounds at once.
-const ROUND: usize = 65_536;
+const ROUND: usize = 4096;
 
 /// What the integers of a format need.
 #[derive(Clone, Copy)]
@@ -220,9 +220,12 @@ impl Round<'_> {
         // SAFETY: the contract of `Round`. For each piece, a tile has the integers of its rows, then their units, then their sums.
         unsafe {
             let piece = self.out.add(at);
-            for (i, bytes) in bytes[2 - planes..].iter().enumerate() {
-                piece.add((r * planes + i) * PIECE).cast::<[i8; PIECE]>().write(*bytes);
+            // Not a loop: that becomes a copy of a variable length, which waits for the stores of `bytes`.
+            let integers = piece.add(r * planes * PIECE).cast::<[i8; PIECE]>();
+            if planes == 2 {
+                integers.write(bytes[0]);
             }
+            integers.add(planes - 1).write(bytes[1]);
             let units = piece.add(rows * planes * PIECE).cast::<f32>();
             units.add(r).write_unaligned(unit);
             for g in 0..groups {
