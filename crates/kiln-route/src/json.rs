@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// The next character that is no white space, which it stops before.
+    /// The next character that is not white space, which it stops before.
     fn peek(&mut self) -> Option<char> {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text of a number. [`str::parse`] also takes what is no number in JSON, such as `inf`, `+1`, `1.` and `01`.
+    /// The text of a number. [`str::parse`] also takes what is not a number in JSON, such as `inf`, `+1`, `1.` and `01`.
     fn number(&mut self, what: &str) -> Result<&'a str> {
         self.peek();
         let rest = self.rest();
@@ -290,7 +290,7 @@ macro_rules! integers {
 
             fn read(from: &mut Reader<'_>) -> Result<Self> {
                 let text = from.number("an integer")?;
-                text.parse().map_err(|_| from.wrong(format_args!("{text} is no {}", stringify!($type))))
+                text.parse().map_err(|_| from.wrong(format_args!("{text} is not a {}", stringify!($type))))
             }
         }
     )*};
@@ -452,8 +452,8 @@ mod tests {
             (r#"{"size":1}"#, "the field name is missing at byte 10"),
             (r#"{"name":"mug","name":"mug"}"#, "the field name occurs twice at byte 26"),
             (r#"{"name":"mug","colour":1}"#, "unknown field \"colour\" at byte 23"),
-            (r#"{"name":"mug","size":256}"#, "256 is no u8 at byte 24"),
-            (r#"{"name":"mug","size":1.0}"#, "1.0 is no u8 at byte 24"),
+            (r#"{"name":"mug","size":256}"#, "256 is not a u8 at byte 24"),
+            (r#"{"name":"mug","size":1.0}"#, "1.0 is not a u8 at byte 24"),
             (r#"{"name":null}"#, "expected `\"`, found 'n' at byte 8"),
             (r#"{"name":"mug",}"#, "expected `\"`, found '}' at byte 14"),
             (r#"{"name":"mug"} {"#, "expected the end of the text, found '{' at byte 15"),
