@@ -9,7 +9,7 @@ mod peers;
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_ir::op::Attention;
 use kiln_ir::{DataMut, Operand, Operations};
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 use peers::{Product, foreign};
 use rten_simd::SimdOp;
 use trueno::blis::attention::fused_attention_decode;

@@ -5,7 +5,7 @@ mod peers;
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_ir::Operations;
 use kiln_ir::op::ElementwiseKind as Kind;
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use peers::foreign::{Library, to_be_filled};
 use rten_simd::SimdUnaryOp;

@@ -76,7 +76,7 @@ fn main() {
         let flops = 2.0 * m as f64 * k as f64 * n as f64;
         let mut limit = flops / suite.peak();
         if m < 16 {
-            limit = f64::max(limit, 4.0 * (k * n) as f64 / suite.bandwidth(kiln_simd::limits::Pass::Read, k * n));
+            limit = f64::max(limit, 4.0 * (k * n) as f64 / suite.bandwidth(kiln_simd::ceilings::Pass::Read, k * n));
         }
         suite.case(&name, Work::Flops(flops), Some(limit), &mut state, |s| &mut s.c, contenders);
     }

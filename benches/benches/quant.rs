@@ -5,7 +5,7 @@ mod peers;
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_ir::op::{Dequantize, QuantMatmul};
 use kiln_ir::{DataMut, Operand, Operations, Precision, QuantFormat};
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 use peers::Product;
 use trueno::backends::{q4k, q6k};
 

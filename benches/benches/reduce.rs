@@ -7,7 +7,7 @@ use std::hint::black_box;
 use kiln_benches::{Contender, Suite, Work, random};
 use kiln_ir::Operations;
 use kiln_simd::Simd;
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 use ndarray::ArrayView1;
 use peers::foreign::Library;
 use rten_simd::SimdOp;

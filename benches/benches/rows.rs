@@ -5,7 +5,7 @@ mod peers;
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_ir::op::{LayerNorm, LogSoftmax, Op, RmsNorm, Softmax};
 use kiln_ir::{DataMut, Operand, Operations};
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 use peers::foreign::to_be_filled;
 use rten_simd::SimdOp;
 use trueno::Vector;

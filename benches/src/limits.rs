@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_simd::Simd;
-use kiln_simd::limits::{Pass, multiply_add, touch};
+use kiln_simd::ceilings::{Pass, multiply_add, touch};
 
 use crate::{Array, Effort, Sampler};
 

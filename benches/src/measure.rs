@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use kiln_simd::Simd;
-use kiln_simd::limits::{self, Pass};
+use kiln_simd::ceilings::{self, Pass};
 
 /// The duration of a sample: long compared with the clock and the probe, short compared with a time slice and with the
 /// changes of other processes.
@@ -113,7 +113,7 @@ impl Sampler {
             account,
         };
         sampler.learn();
-        let flops_of_a_round = limits::multiply_add(&sampler.simd, 1) as f64;
+        let flops_of_a_round = ceilings::multiply_add(&sampler.simd, 1) as f64;
         let Rates { multiply_add, read } = sampler.best;
         sampler.rounds = [multiply_add / flops_of_a_round, read / (READ * size_of::<f32>()) as f64]
             .map(|rounds_a_second| (PROBE * rounds_a_second).max(1.0) as usize);
@@ -132,10 +132,10 @@ impl Sampler {
     fn probe(&mut self) -> Rates {
         let [multiply_adds, reads] = self.rounds;
         let start = Instant::now();
-        let flops = limits::multiply_add(&self.simd, multiply_adds) as f64;
+        let flops = ceilings::multiply_add(&self.simd, multiply_adds) as f64;
         let multiply_add = flops / start.elapsed().as_secs_f64();
         // One array is read, so that no lengths could differ.
-        let read = || drop(limits::touch(&self.simd, Pass::Read, &self.array, &[], &mut []));
+        let read = || drop(ceilings::touch(&self.simd, Pass::Read, &self.array, &[], &mut []));
         // The contender before has evicted it from the cache: reading it from memory would look like a shared core.
         read();
         let start = Instant::now();

@@ -3,7 +3,7 @@
 use std::process::{Command, exit};
 
 use clap::Parser;
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 use kiln_simd::{Isa, Simd};
 use serde::Serialize;
 

@@ -1,5 +1,8 @@
 //! Launches: kernels with their arguments, on memory that is named and not allocated yet.
 
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
 use kiln_device::Location;
 use kiln_ir::Result;
 use kiln_ptx::kernels::all_reduce::AllReduce;
@@ -27,14 +30,13 @@ use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
-use kiln_ptx::kernels::top_k::TopK;
+use kiln_ptx::kernels::topk::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxKernel, Target, Together};
 
 use crate::driver::Begins;
-use crate::lower::custom::CustomCode;
 use kiln_ir::Precision;
 
 /// The properties of a device that plans depend on.
@@ -65,6 +67,31 @@ impl Hardware {
     /// Whether warp groups multiply on tensor cores.
     pub(crate) fn has_warp_groups(&self) -> bool {
         self.target == Target::Sm90a
+    }
+}
+
+/// A kernel from a program, whose compiled code is cached by its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CustomCode(pub(crate) Arc<PtxKernel>);
+
+impl Hash for CustomCode {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.text().hash(state);
+    }
+}
+
+impl Kernel for CustomCode {
+    fn name(&self) -> String {
+        self.0.name().to_owned()
+    }
+
+    /// Unknown for a program's kernel.
+    fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
+        None
+    }
+
+    fn build(&self) -> PtxKernel {
+        (*self.0).clone()
     }
 }
 

@@ -17,23 +17,26 @@ fn device_with(precision: Precision) -> Option<CudaDevice> {
     Some(device)
 }
 
-/// Products, rows, depth and columns; and whether one B serves all A. Rows of 70 columns are for warps.
-const EXTENTS: [(usize, [usize; 3], bool); 14] = [
-    (1, [1, 64, 64], true),
-    (1, [64, 64, 64], true),
-    (1, [104, 72, 136], true),
-    (1, [136, 1024, 264], true),
-    (1, [64, 4096, 64], true),
-    (1, [16, 2048, 256], true),
-    (1, [520, 40, 264], true),
-    (1, [200, 136, 70], true),
-    (2, [40, 520, 70], false),
-    (3, [72, 136, 88], false),
-    (3, [72, 136, 88], true),
+/// Products, rows, depth and columns; and whether one A, and one B, serves all of them. Rows of 70 columns are for warps.
+const EXTENTS: [(usize, [usize; 3], [bool; 2]); 17] = [
+    (1, [1, 64, 64], [true, true]),
+    (1, [64, 64, 64], [true, true]),
+    (1, [104, 72, 136], [true, true]),
+    (1, [136, 1024, 264], [true, true]),
+    (1, [64, 4096, 64], [true, true]),
+    (1, [16, 2048, 256], [true, true]),
+    (1, [520, 40, 264], [true, true]),
+    (1, [200, 136, 70], [true, true]),
+    (2, [40, 520, 70], [false, false]),
+    (3, [72, 136, 88], [false, false]),
+    (3, [72, 136, 88], [false, true]),
+    (3, [72, 136, 88], [true, false]),
+    (2, [40, 520, 70], [true, false]),
     // Enough rows and columns that two parts are faster than f32, and that two blocks share columns.
-    (1, [520, 1160, 648], true),
-    (2, [392, 72, 520], false),
-    (1, [2960, 40, 2960], true),
+    (1, [520, 1160, 648], [true, true]),
+    (2, [392, 72, 520], [false, false]),
+    (2, [392, 72, 520], [true, false]),
+    (1, [2960, 40, 2960], [true, true]),
 ];
 
 /// The elements nearest to numbers.
@@ -46,7 +49,7 @@ fn stored_as(values: &[f32], dtype: DType) -> Buffer {
 /// Holds products of such elements to the bound of the device.
 fn holds(device: &CudaDevice, dtype: DType) {
     let (mut random, mut worst) = (Random::new(7), 0.0f64);
-    for (batch, [m, k, n], shared) in EXTENTS {
+    for (batch, [m, k, n], [shared_a, shared_b]) in EXTENTS {
         for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
             let op = Matmul { transpose_a, transpose_b };
             let dims = [if transpose_a { [k, m] } else { [m, k] }, if transpose_b { [n, k] } else { [k, n] }];
@@ -54,7 +57,7 @@ fn holds(device: &CudaDevice, dtype: DType) {
                 let shape = if alone { Shape::new(&dims) } else { Shape::new(&[batch, dims[0], dims[1]]) }.unwrap();
                 (stored_as(&random.uniforms(shape.numel(), -1.0, 1.0), dtype), shape)
             };
-            let stored = [operand(dims[0], batch == 1), operand(dims[1], shared)];
+            let stored = [operand(dims[0], shared_a), operand(dims[1], shared_b)];
             let operands = stored.each_ref().map(|(data, shape)| Operand::new(data.as_data(), *shape).unwrap());
             let expected = Op::from(op).reference(&operands).unwrap();
             let bound = numerics::bound_on(device, &op.into(), &operands.each_ref().map(Operand::ty)).unwrap();

@@ -5,7 +5,7 @@ use kiln_ir::op::{ElementwiseKind, Matmul, MatmulExtents};
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Kernel, Launch, PtxModule, PtxType};
 
-const EXTENTS: MatmulExtents = MatmulExtents { batch: 1, shared_b: true, m: 1000, k: 304, n: 776 };
+const EXTENTS: MatmulExtents = MatmulExtents::of_one([1000, 304, 776]);
 
 fn print(kernel: &dyn Kernel, launch: &Launch) {
     let kernel = kernel.build();

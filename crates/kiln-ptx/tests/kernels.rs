@@ -345,7 +345,7 @@ fn transposes_keep_every_bit() {
     assert!(compared > 30_000 / Sample::new().n, "{compared}");
 }
 
-/// Whether a product is one of f32 that has as many matrices on both sides as results, or one B: what the kernels take. A backend
+/// Whether a product is one of f32 that has as many matrices on each side as results, or one: what the kernels take. A backend
 /// copies stacks that broadcast before it runs them, and widens other elements.
 fn whole_stacks(case: &Case) -> bool {
     if case.inputs.iter().any(|input| !matches!(input.buffer, Buffer::F32(_))) {
@@ -379,29 +379,40 @@ fn products_keep_their_contract() {
 /// Integers, so that every sum is exact: transposes, batches, alpha and beta, and a k of more than one chain.
 #[test]
 fn products_scale_and_add() {
-    for (m, k, n, batch) in [(3, 5, 7, 2), (65, 17, 130, 1), (1, 0, 3, 1), (2, 16_400, 3, 1)] {
+    for ([m, k, n], batch, shared) in [
+        ([3, 5, 7], 2, [false, true]),
+        ([3, 5, 7], 2, [true, false]),
+        ([3, 5, 7], 2, [false, false]),
+        ([65, 17, 130], 1, [true, true]),
+        ([1, 0, 3], 1, [true, true]),
+        ([2, 16_400, 3], 1, [true, true]),
+    ] {
+        let [shared_a, shared_b] = shared;
+        let of = |shared: bool, product: usize| if shared { 0 } else { product };
+        let count = |shared: bool| of(shared, batch - 1) + 1;
         for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
             // Each operand is read both ways; the interpreter takes seconds for a long k.
             if k > 1000 && transpose_a == transpose_b {
                 continue;
             }
             let value = |i: usize, by: usize| (i * 7 % by) as f32 - 2.0;
-            let a: Vec<f32> = (0..batch * m * k).map(|i| value(i, 5)).collect();
-            let b: Vec<f32> = (0..k * n).map(|i| value(i, 3)).collect();
+            let a: Vec<f32> = (0..count(shared_a) * m * k).map(|i| value(i, 5)).collect();
+            let b: Vec<f32> = (0..count(shared_b) * k * n).map(|i| value(i, 3)).collect();
             let c: Vec<f32> = (0..batch * m * n).map(|i| value(i, 11)).collect();
             let tile = Tile::ALL[(m + n) % 2];
             let kernel = Gemm::new(Matmul { transpose_a, transpose_b }, tile);
-            let extents = MatmulExtents { batch, shared_b: true, m, k, n };
+            let extents = MatmulExtents { batch, shared_a, shared_b, m, k, n };
             let mut device = Device::default();
             let buffers = [&a, &b, &c].map(|x| device.upload(&words(x)));
             device.run(&kernel, &kernel.launch(extents, 2.0, -3.0).unwrap(), &buffers).unwrap();
             let got = floats(device.download(buffers[2]));
             for (at, got) in got.into_iter().enumerate() {
                 let (product, i, j) = (at / (m * n), at / n % m, at % n);
-                let a = |p: usize| a[product * m * k + if transpose_a { p * m + i } else { i * k + p }];
-                let b = |p: usize| b[if transpose_b { j * k + p } else { p * n + j }];
+                let [of_a, of_b] = [shared_a, shared_b].map(|shared| of(shared, product));
+                let a = |p: usize| a[of_a * m * k + if transpose_a { p * m + i } else { i * k + p }];
+                let b = |p: usize| b[of_b * k * n + if transpose_b { j * k + p } else { p * n + j }];
                 let sum: f32 = (0..k).map(|p| a(p) * b(p)).sum();
-                assert_eq!(got, 2.0 * sum - 3.0 * c[at], "{m} {k} {n}, element {at}");
+                assert_eq!(got, 2.0 * sum - 3.0 * c[at], "{extents:?}, element {at}");
             }
         }
     }
@@ -442,28 +453,37 @@ fn products_in_stages_keep_their_contract() {
 #[test]
 fn products_in_stages_are_exact() {
     let narrow = MultistageTile::ALL[2];
-    let all = MultistageTile::ALL.map(|tile| (tile, [130, 35, 20], 1, 1));
+    let one = |extents| MatmulExtents::of_one(extents);
+    let stack =
+        |[shared_a, shared_b]: [bool; 2], extents| MatmulExtents { batch: 2, shared_a, shared_b, ..one(extents) };
+    let all = MultistageTile::ALL.map(|tile| (tile, one([130, 35, 20]), 1));
     let more = [
-        (MultistageTile::ALL[3], [3, 5, 7], 2, 1),
-        (MultistageTile::ALL[4], [5, 100, 39], 2, 3),
-        (narrow, [17, 70, 132], 1, 4),
-        (narrow, [2, 1100, 8], 1, 1),
-        (narrow, [2, 1100, 7], 1, 1),
-        (narrow, [1, 0, 3], 1, 1),
+        (MultistageTile::ALL[3], stack([false, false], [3, 5, 7]), 1),
+        (MultistageTile::ALL[3], stack([true, false], [3, 5, 7]), 1),
+        (MultistageTile::ALL[4], stack([false, false], [5, 100, 39]), 3),
+        (MultistageTile::ALL[4], stack([true, false], [5, 100, 39]), 3),
+        (MultistageTile::ALL[4], stack([false, true], [5, 100, 39]), 3),
+        (narrow, one([17, 70, 132]), 4),
+        (narrow, one([2, 1100, 8]), 1),
+        (narrow, one([2, 1100, 7]), 1),
+        (narrow, one([1, 0, 3]), 1),
     ];
-    for (tile, [m, k, n], batch, parts) in all.into_iter().chain(more) {
+    for (tile, e, parts) in all.into_iter().chain(more) {
+        let MatmulExtents { batch, shared_a, shared_b, m, k, n } = e;
+        let of = |shared: bool, product: usize| if shared { 0 } else { product };
+        let count = |shared: bool| of(shared, batch - 1) + 1;
         for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
             let value = |i: usize, by: usize| (i * 7 % by) as f32 - 2.0;
-            let a: Vec<f32> = (0..batch * m * k).map(|i| value(i, 5)).collect();
-            let b: Vec<f32> = (0..batch * k * n).map(|i| value(i, 11)).collect();
-            let e = MatmulExtents { batch, shared_b: false, m, k, n };
+            let a: Vec<f32> = (0..count(shared_a) * m * k).map(|i| value(i, 5)).collect();
+            let b: Vec<f32> = (0..count(shared_b) * k * n).map(|i| value(i, 11)).collect();
             let got = run_stages(Matmul { transpose_a, transpose_b }, tile, parts, e, [&a, &b]);
             for (at, got) in got.into_iter().enumerate() {
                 let (product, i, j) = (at / (m * n), at / n % m, at % n);
-                let a = |p: usize| a[product * m * k + if transpose_a { p * m + i } else { i * k + p }];
-                let b = |p: usize| b[product * k * n + if transpose_b { j * k + p } else { p * n + j }];
+                let [of_a, of_b] = [shared_a, shared_b].map(|shared| of(shared, product));
+                let a = |p: usize| a[of_a * m * k + if transpose_a { p * m + i } else { i * k + p }];
+                let b = |p: usize| b[of_b * k * n + if transpose_b { j * k + p } else { p * n + j }];
                 let sum: f32 = (0..k).map(|p| a(p) * b(p)).sum();
-                assert_eq!(got, sum, "{tile:?}, {m} {k} {n}, {transpose_a} {transpose_b}, element {at}");
+                assert_eq!(got, sum, "{tile:?}, {e:?}, {transpose_a} {transpose_b}, element {at}");
             }
         }
     }
@@ -474,7 +494,7 @@ fn products_in_stages_are_exact() {
 fn products_are_cut_for_a_device() {
     let nt = Matmul { transpose_a: false, transpose_b: true };
     let cut = |[m, k, n]: [usize; 3]| {
-        let (kernel, parts) = MultistageGemm::for_extents(nt, MatmulExtents { batch: 1, shared_b: true, m, k, n }, 132);
+        let (kernel, parts) = MultistageGemm::for_extents(nt, MatmulExtents::of_one([m, k, n]), 132);
         (kernel.name().rsplit('_').next().unwrap().to_owned(), parts)
     };
     assert_eq!(cut([8192, 8192, 8192]), ("128x128x16x3".into(), 1));
@@ -508,7 +528,7 @@ fn products_of_textbooks_are_exact() {
 fn extents_beyond_a_kernel_are_refused() {
     let most = u32::MAX as usize;
     let limit = |result: Result<Launch, Error>| matches!(result, Err(Error::Limit { .. }));
-    let extents = MatmulExtents { batch: 1, shared_b: false, m: 1, k: 1, n: 1 };
+    let extents = MatmulExtents::of_one([1, 1, 1]);
     let gemm = Gemm::new(Matmul::default(), Tile::LARGE);
     assert!(limit(gemm.launch(MatmulExtents { k: most, ..extents }, 1.0, 0.0)));
     assert!(limit(gemm.launch(MatmulExtents { batch: 65_536, ..extents }, 1.0, 0.0)));

@@ -20,7 +20,7 @@ use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, Tiling, WarpQu
 use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
-use kiln_ptx::kernels::top_k::TopK;
+use kiln_ptx::kernels::topk::TopK;
 use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 use support::{Device, Sample, floats, words};

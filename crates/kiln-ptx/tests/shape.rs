@@ -98,4 +98,5 @@ fn stacks_are_made_as_long_as_their_products() {
     assert_eq!(lengths, [6 * 20, 6 * 30]);
     assert_eq!(MatmulOp::default().repeats(&ty(&[6, 4, 5]), &ty(&[5, 6])).unwrap(), [None, None]);
     assert_eq!(MatmulOp::default().repeats(&ty(&[6, 4, 5]), &ty(&[1, 5, 6])).unwrap(), [None, None]);
+    assert_eq!(MatmulOp::default().repeats(&ty(&[1, 4, 5]), &ty(&[2, 3, 5, 6])).unwrap(), [None, None]);
 }

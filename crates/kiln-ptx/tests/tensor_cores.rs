@@ -421,9 +421,9 @@ struct Product {
 impl Product {
     /// A and B of integers, or of other numbers that the type of the inputs has.
     fn operands(&self, integers: bool) -> [Vec<f32>; 2] {
-        let MatmulExtents { batch, shared_b, m, k, n } = self.extents;
-        let b = if shared_b { 1 } else { batch };
-        [(batch * m * k, 5), (b * k * n, 3)].map(|(len, by)| {
+        let MatmulExtents { batch, shared_a, shared_b, m, k, n } = self.extents;
+        let [a, b] = [shared_a, shared_b].map(|shared| if shared { 1 } else { batch });
+        [(a * m * k, 5), (b * k * n, 3)].map(|(len, by)| {
             let number =
                 |i: usize| if integers { (i * 7 % by) as f32 - 2.0 } else { (i as f32 * 0.37 + by as f32).sin() };
             let numbers: Vec<f32> = (0..len).map(number).collect();
@@ -454,10 +454,11 @@ impl Product {
 
     /// The products of an element of C.
     fn products<'a>(&self, operands: &'a [Vec<f32>; 2], element: usize) -> impl Iterator<Item = f64> + use<'a> {
-        let (MatmulExtents { shared_b, m, k, n, .. }, Matmul { transpose_a, transpose_b }) =
+        let (MatmulExtents { shared_a, shared_b, m, k, n, .. }, Matmul { transpose_a, transpose_b }) =
             (self.extents, self.operation);
         let (product, i, j) = (element / (m * n), element / n % m, element % n);
-        let (first_a, first_b) = (product * m * k, if shared_b { 0 } else { product * k * n });
+        let first = |shared: bool, elements: usize| if shared { 0 } else { product * elements };
+        let (first_a, first_b) = (first(shared_a, m * k), first(shared_b, k * n));
         (0..k).map(move |p| {
             let a = operands[0][first_a + if transpose_a { p * m + i } else { i * k + p }];
             let b = operands[1][first_b + if transpose_b { j * k + p } else { p * n + j }];
@@ -475,24 +476,25 @@ fn products_of_matrices_scale_and_add() {
     use PtxType::{Bf16, F16, F32};
     let relu = Epilogue::PLAIN.adds().bias().activation(ElementwiseKind::Relu).unwrap();
     let mut number = 0;
-    for (batch, shared_b, m, k, n) in [
-        (1, true, 72, 8, 40),
-        (2, false, 16, 200, 8),
-        (2, true, 8, 72, 136),
-        (1, true, 136, 64, 72),
-        (1, true, 8, 0, 8),
+    let stack = |[shared_a, shared_b]: [bool; 2], extents| {
+        let one = MatmulExtents::of_one(extents);
+        MatmulExtents { batch: 2, shared_a, shared_b, ..one }
+    };
+    for extents in [
+        MatmulExtents::of_one([72, 8, 40]),
+        stack([false, false], [16, 200, 8]),
+        stack([false, true], [8, 72, 136]),
+        stack([true, false], [72, 72, 8]),
+        MatmulExtents::of_one([136, 64, 72]),
+        MatmulExtents::of_one([8, 0, 8]),
     ] {
+        let MatmulExtents { batch, m, n, .. } = extents;
         for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
             let types = [[F16, F16], [F16, F32], [Bf16, F32], [F16, Bf16]][number % 4];
             let tile = WarpTile::ALL[number / 4 % 2];
             let epilogue = [relu, Epilogue::PLAIN][number / 2 % 2];
             number += 1;
-            let product = Product {
-                extents: MatmulExtents { batch, shared_b, m, k, n },
-                operation: Matmul { transpose_a, transpose_b },
-                types,
-                tile,
-            };
+            let product = Product { extents, operation: Matmul { transpose_a, transpose_b }, types, tile };
             let operands = product.operands(true);
             let c: Vec<f32> = (0..batch * m * n).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
             let bias: Vec<f32> = (0..n).map(|j| (j % 4) as f32).collect();
@@ -512,7 +514,7 @@ fn products_of_matrices_scale_and_add() {
 fn products_of_matrices_keep_their_bound() {
     for (types, m, k, n) in [([PtxType::F32; 2], 33, 100, 66), ([PtxType::Bf16, PtxType::F32], 20, 520, 10)] {
         for tile in WarpTile::ALL {
-            let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+            let extents = MatmulExtents::of_one([m, k, n]);
             let product = Product { extents, operation: NT, types, tile };
             let operands = product.operands(false);
             let got = product.run(Epilogue::PLAIN, [1.0, 0.0], &operands, &vec![f32::NAN; m * n], &[]);
@@ -531,7 +533,7 @@ fn products_of_matrices_keep_their_bound() {
 fn what_products_on_warps_do_not_take_is_an_error() {
     let new = |operation, types, target| WarpGemm::new(operation, types, WarpTile::SMALL, Epilogue::PLAIN, target);
     let kernel = new(NT, HALVES, Target::Sm80).unwrap();
-    let extents = |m, k, n| MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    let extents = |m, k, n| MatmulExtents::of_one([m, k, n]);
     for (m, k, n) in [(8, 12, 8), (8, 8, 9)] {
         assert!(matches!(kernel.launch(extents(m, k, n), [1.0, 0.0]), Err(Error::Shape { .. })), "{m} x {k} x {n}");
     }

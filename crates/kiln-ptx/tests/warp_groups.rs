@@ -17,7 +17,7 @@ const STORED: Matmul = Matmul { transpose_a: false, transpose_b: true };
 const MULTIPROCESSORS: u32 = 132;
 
 fn extents(m: usize, k: usize, n: usize) -> MatmulExtents {
-    MatmulExtents { batch: 1, shared_b: true, m, k, n }
+    MatmulExtents::of_one([m, k, n])
 }
 
 fn maps(launch: &Launch) -> Vec<TensorMap> {
@@ -52,6 +52,26 @@ fn launches_keep_the_limits_of_copies_and_devices() {
         }
     }
     assert!(launched > 300, "{launched}");
+}
+
+/// A matrix that serves all products is the only one of its description, and its number stays 0.
+#[test]
+fn a_matrix_of_all_products_is_described_once() {
+    let tile = WarpGroupTile::new(1, 1, 128, 8).unwrap();
+    let plain = WarpGroupGemm::new(STORED, [PtxType::F16, PtxType::F32], tile, Epilogue::PLAIN).unwrap();
+    let in_planes = WarpGroupGemm::of_planes(PtxType::F32, tile, Epilogue::PLAIN).unwrap();
+    for (gemm, planes) in [(plain, 1), (in_planes, 2)] {
+        for shared in [[false, false], [true, false], [false, true]] {
+            let [shared_a, shared_b] = shared;
+            let three = MatmulExtents { batch: 3, shared_a, shared_b, ..extents(64, 64, 128) };
+            let launch = gemm.launch(three, [1.0, 0.0], MULTIPROCESSORS).unwrap();
+            let matrices = [0, 1].map(|i: usize| maps(&launch)[i].extents[2]);
+            assert_eq!(matrices, shared.map(|shared| planes * if shared { 1 } else { 3 }), "{shared:?}");
+            let word = |argument: &Argument| if let Argument::U32(word) = argument { Some(*word) } else { None };
+            let words: Vec<u32> = launch.arguments.iter().filter_map(word).collect();
+            assert_eq!(words[6..8], shared.map(|shared| u32::from(!shared)), "batched_a and batched_b");
+        }
+    }
 }
 
 #[test]

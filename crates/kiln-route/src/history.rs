@@ -3,9 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::class::Class;
+use crate::json::list;
 use crate::place::Place;
 
 /// Number of observations from which they count: fewer may be chance.
@@ -45,8 +44,7 @@ fn key(class: Class, octave: i32, place: usize) -> Key {
 }
 
 /// What a [`History`] knows of an octave of a class on a place, as a profile keeps it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     /// The operation.
     pub op: String,
@@ -68,20 +66,8 @@ pub struct Observed {
     pub restored: u32,
 }
 
-/// The fields in order: a list is smaller than an object, and needs less code to parse.
-type Written = (String, String, i32, String, f64, u32, u32, f64, u32);
-
-impl From<Written> for Observed {
-    fn from((op, shape, octave, place, mean, samples, idle, remembered, restored): Written) -> Self {
-        Self { op, shape, octave, place, mean, samples, idle, remembered, restored }
-    }
-}
-
-impl From<Observed> for Written {
-    fn from(of: Observed) -> Self {
-        (of.op, of.shape, of.octave, of.place, of.mean, of.samples, of.idle, of.remembered, of.restored)
-    }
-}
+// A list is smaller than an object, and there are many.
+list!(Observed { op, shape, octave, place, mean, samples, idle, remembered, restored });
 
 impl Observed {
     /// The class, octave and placement that it describes.

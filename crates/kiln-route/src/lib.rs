@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `selector` | [`BackendSelector`]: static rules |
 //! | `place`, `link`, `class` | [`Place`], [`Memory`] and [`Link`]: what a machine has; [`Class`]: operations that share a measured curve |
-//! | `profile`, `history` | [`Profile`]: the measurements as a file; [`History`]: times observed later |
+//! | `profile`, `history`, `json` | [`Profile`]: the measurements as a file; [`History`]: times observed later |
 //! | `problem`, `model`, `curves`, `router` | [`Problem`]: what is asked; [`Router`]: the predicted times and the [`Decision`] |
 //! | `placement` | [`Placement`]: the segments of a recorded graph, each with its place |
 //! | `explain`, `recording` | [`Explanation`]: a decision as text; [`Recording`]: times to judge decisions by |
@@ -26,6 +26,8 @@
 #![forbid(unsafe_code)]
 
 // Each module imports only from those above it.
+mod json;
+
 mod selector;
 mod units;
 

@@ -1,6 +1,6 @@
 //! Transfers between the host and the memory of a device.
 
-use serde::{Deserialize, Serialize};
+use crate::json::{object, transparent};
 
 /// No link of today's machines moves more bytes in a second: a measurement that says so is wrong.
 pub const MOST_BANDWIDTH: f64 = 80e9;
@@ -9,9 +9,10 @@ pub const MOST_BANDWIDTH: f64 = 80e9;
 ///
 /// Between two sizes time is interpolated on the straight line through them, which is exact for `latency + bytes /
 /// bandwidth`. Below the smallest size its time is kept; beyond the largest the rate between the last two is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Transfer(Vec<(u64, f64)>);
+
+transparent!(Transfer);
 
 /// What is wrong with a measured [`Transfer`].
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -142,8 +143,7 @@ impl Lines {
 }
 
 /// A way to a device and back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LinkPath {
     /// From the host.
     pub upload: Transfer,
@@ -151,9 +151,10 @@ pub struct LinkPath {
     pub download: Transfer,
 }
 
+object!(LinkPath { upload, download });
+
 /// The ways between the host and the memory of a device.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// The way of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
     /// launch, kernel and operands counts as download.
@@ -161,6 +162,8 @@ pub struct Link {
     /// The way of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
     pub tensor: LinkPath,
 }
+
+object!(Link { call, tensor });
 
 impl Link {
     /// The formula `latency + bytes / bandwidth` for both ways.

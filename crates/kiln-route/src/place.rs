@@ -3,8 +3,8 @@
 use std::fmt;
 
 use kiln_ir::op::Cost;
-use serde::{Deserialize, Serialize};
 
+use crate::json::{object, transparent};
 use crate::selector::Backend;
 
 /// The greatest number of places of a profile.
@@ -14,9 +14,10 @@ pub const MAX_PLACES: usize = 16;
 pub const MAX_MEMORIES: usize = 8;
 
 /// A memory that operands can be in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Memory(u8);
+
+transparent!(Memory);
 
 impl Memory {
     /// The memory of the CPU.
@@ -33,8 +34,7 @@ impl Memory {
 }
 
 /// The formula for work that was not measured: `overhead + max(bytes / bandwidth(level), flops / peak)`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Roofline {
     /// Seconds that any operation takes.
     pub overhead: f64,
@@ -44,6 +44,8 @@ pub struct Roofline {
     /// Operations per second.
     pub peak: f64,
 }
+
+object!(Roofline { overhead, levels, peak });
 
 impl Roofline {
     /// Cautious constants for a CPU without measurements: `lanes` f32 a vector, `threads` cores.
@@ -81,8 +83,7 @@ impl Roofline {
 }
 
 /// Somewhere that an operation can run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Place {
     /// What people call it: `avx2 x4`.
     pub name: String,
@@ -101,6 +102,8 @@ pub struct Place {
     /// Its speed where nothing was measured.
     pub roofline: Roofline,
 }
+
+object!(Place { name, backend, threads, memory, launch, queued, compile, roofline });
 
 impl Place {
     /// A place on the CPU without measurements.

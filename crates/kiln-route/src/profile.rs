@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use kiln_ir::Precision;
-use serde::{Deserialize, Serialize};
 
 use crate::history::Observed;
+use crate::json::{self, Json, Reader, list, object};
 use crate::link::{Link, Transfer};
 use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
@@ -23,8 +23,7 @@ const MOST_BYTES: u64 = (1 << 53) - 1;
 const GREATEST: f64 = 1e30;
 
 /// What a profile is valid for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
     /// Architecture, system and processor.
     pub name: String,
@@ -33,9 +32,10 @@ pub struct Machine {
     /// The best instruction set in use.
     pub instruction_set: String,
     /// The logical processors that the process may run on; `None` where the system does not say.
-    #[serde(default)]
     pub cpus: Option<Cpus>,
 }
+
+object!(Machine { name, threads, instruction_set, cpus });
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,8 +49,7 @@ impl std::fmt::Display for Machine {
 
 /// The logical processors that a process may run on. Times hold for these: two threads of one core share its units, and cores
 /// may differ from one another.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "WrittenCpus", into = "WrittenCpus")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cpus {
     /// Logical processors that are online.
     pub online: usize,
@@ -63,20 +62,7 @@ pub struct Cpus {
     pub cores: Option<usize>,
 }
 
-/// The fields in order: a list needs less code to parse than an object, which matters in a browser.
-type WrittenCpus = (usize, Option<String>, usize, Option<usize>);
-
-impl From<WrittenCpus> for Cpus {
-    fn from((online, pinned, logical, cores): WrittenCpus) -> Self {
-        Self { online, pinned, logical, cores }
-    }
-}
-
-impl From<Cpus> for WrittenCpus {
-    fn from(Cpus { online, pinned, logical, cores }: Cpus) -> Self {
-        (online, pinned, logical, cores)
-    }
-}
+list!(Cpus { online, pinned, logical, cores });
 
 impl std::fmt::Display for Cpus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -94,21 +80,21 @@ impl std::fmt::Display for Cpus {
 }
 
 /// The measured times of a class.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
     /// The operation.
     pub op: String,
     /// The kind of shape.
     pub shape: String,
     /// The precision of a product; that of the contract for other operations.
-    #[serde(default, with = "precision", skip_serializing_if = "precision::is_contract")]
     pub precision: Precision,
     /// Amounts of work, ascending: the larger of flops and bytes.
     pub work: Vec<f64>,
     /// Seconds for each amount of work, on each place in the order of the places.
     pub seconds: Vec<Vec<f64>>,
 }
+
+object!(Calibrated { op, shape, precision = Precision::Contract, work, seconds });
 
 impl Calibrated {
     /// What it is known by. The precision by its position: precisions have no order.
@@ -117,28 +103,9 @@ impl Calibrated {
     }
 }
 
-/// The precision of a class as text, which is left out for the contract.
-mod precision {
-    use kiln_ir::Precision;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn is_contract(precision: &Precision) -> bool {
-        *precision == Precision::Contract
-    }
-
-    pub(super) fn serialize<S: Serializer>(precision: &Precision, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(precision.name())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Precision, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
 /// What graphs cost on the host beside their operations. The curves of classes are measured by operations that are repeated: their
 /// operands are in the caches of the cores that read them, and their result is in memory that was touched before.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GraphsOnHost {
     /// Seconds of any execution.
     pub graph: f64,
@@ -151,14 +118,15 @@ pub struct GraphsOnHost {
     pub read: Transfer,
 }
 
+object!(GraphsOnHost { graph, handover, cold, read });
+
 impl GraphsOnHost {
     /// Bytes of all tensors of the graph that [`GraphsOnHost::cold`] is measured with.
     pub const BEYOND_CACHES: u64 = 64 << 20;
 }
 
 /// Places, how fast they are, and what was measured on them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     version: u32,
     machine: Machine,
@@ -168,12 +136,11 @@ pub struct Profile {
     /// What graphs cost on the host beside their operations.
     graphs: Option<GraphsOnHost>,
     classes: Vec<Calibrated>,
-    /// Observations after the calibration, if the program keeps them. A page does not: the code to read and write them
-    /// would be a hundredth of the smallest module.
-    #[cfg_attr(target_arch = "wasm32", serde(skip))]
-    #[cfg_attr(not(target_arch = "wasm32"), serde(default, skip_serializing_if = "Vec::is_empty"))]
+    /// Observations after the calibration, if the program keeps them.
     observed: Vec<Observed>,
 }
+
+object!(Profile { version, machine, places, links, graphs, classes, observed = Vec::new() });
 
 /// Why a profile cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -220,9 +187,26 @@ fn no_file() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a directory, a FIFO or a device, not a file")
 }
 
-/// What is wrong with JSON, which the message quotes.
-pub(crate) fn corrupt(error: &serde_json::Error) -> ProfileProblem {
-    ProfileProblem::Corrupt(printable(&error.to_string()))
+/// What is wrong with JSON, which the message quotes: the version that it says, or else the error of reading it. `version` reads the former.
+pub(crate) fn corrupt(
+    text: &str,
+    error: &str,
+    version: impl FnOnce(&mut Reader<'_>) -> json::Result<Option<u32>>,
+) -> ProfileProblem {
+    match json::from_text(text, version) {
+        Ok(Some(found)) if found != PROFILE_VERSION => ProfileProblem::WrongVersion { found },
+        _ => ProfileProblem::Corrupt(printable(error)),
+    }
+}
+
+/// The version of a profile of any version.
+pub(crate) fn version(from: &mut Reader<'_>) -> json::Result<Option<u32>> {
+    let mut version = None;
+    from.object(&mut |from, name| match name {
+        "version" => from.field(name, &mut version),
+        _ => from.skip(),
+    })?;
+    Ok(version)
 }
 
 /// A text without control characters, which would direct the terminal that a message is printed on: names in files may have some.
@@ -384,8 +368,7 @@ impl Profile {
 
     /// The profile as JSON.
     pub fn to_json(&self) -> String {
-        // Cannot fail: numbers are finite and keys are strings.
-        serde_json::to_string(self).unwrap_or_default()
+        json::to_text(self)
     }
 
     /// Reads a profile of this machine.
@@ -394,21 +377,21 @@ impl Profile {
     /// [`ProfileProblem::WrongVersion`], [`ProfileProblem::Foreign`], and [`ProfileProblem::Corrupt`] for everything that
     /// kiln would not have written.
     pub fn from_json(text: &str, machine: &Machine) -> Result<Self, ProfileProblem> {
-        #[derive(Deserialize)]
-        struct Header {
-            version: u32,
+        let profile = json::from_text(text, Self::read).map_err(|error| corrupt(text, &error, version))?;
+        profile.of_this_version(Some(machine))
+    }
+
+    /// Checks a profile that was read; of any machine without one.
+    pub(crate) fn of_this_version(self, machine: Option<&Machine>) -> Result<Self, ProfileProblem> {
+        if self.version != PROFILE_VERSION {
+            return Err(ProfileProblem::WrongVersion { found: self.version });
         }
-        let profile: Self = serde_json::from_str(text).map_err(|e| match serde_json::from_str::<Header>(text) {
-            Ok(Header { version }) if version != PROFILE_VERSION => ProfileProblem::WrongVersion { found: version },
-            _ => corrupt(&e),
-        })?;
-        if profile.version != PROFILE_VERSION {
-            return Err(ProfileProblem::WrongVersion { found: profile.version });
+        match machine {
+            Some(machine) if *machine != self.machine => {
+                Err(ProfileProblem::Foreign { expected: machine.clone().into(), found: self.machine.into() })
+            }
+            _ => self.checked(),
         }
-        if &profile.machine != machine {
-            return Err(ProfileProblem::Foreign { expected: machine.clone().into(), found: profile.machine.into() });
-        }
-        profile.checked()
     }
 
     /// Reads a profile of this machine from a file.

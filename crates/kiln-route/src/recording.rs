@@ -1,12 +1,10 @@
 //! What a machine measured, kept to judge decisions without it.
 
-use serde::{Deserialize, Serialize};
-
-use crate::profile::{Machine, Profile, ProfileProblem, corrupt};
+use crate::json::{self, Json, object};
+use crate::profile::{Profile, ProfileProblem, corrupt, version};
 
 /// The profile of a machine, and the times of problems that were measured beside it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
     /// What decides.
     pub profile: Profile,
@@ -14,9 +12,10 @@ pub struct Recording {
     pub problems: Vec<RecordedProblem>,
 }
 
+object!(Recording { profile, problems });
+
 /// The times of one problem, from host to host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RecordedProblem {
     /// What it is called; where several are called the same they are in the order of measuring.
     pub name: String,
@@ -24,12 +23,12 @@ pub struct RecordedProblem {
     pub seconds: Vec<Option<f64>>,
 }
 
+object!(RecordedProblem { name, seconds });
+
 impl Recording {
     /// As JSON, with four digits of every number: as many as differ from run to run.
     pub fn to_json(&self) -> String {
-        let mut value = serde_json::to_value(self).unwrap_or_default();
-        shorten(&mut value);
-        value.to_string()
+        json::to_short_text(self)
     }
 
     /// Reads a recording of any machine.
@@ -37,35 +36,24 @@ impl Recording {
     /// # Errors
     /// The errors of [`Profile::from_json`], but for the machine.
     pub fn from_json(text: &str) -> Result<Self, ProfileProblem> {
-        #[derive(Deserialize)]
-        struct Text {
-            profile: serde_json::Value,
-            problems: Vec<RecordedProblem>,
-        }
-        let Text { profile, problems } = serde_json::from_str(text).map_err(|e| corrupt(&e))?;
-        let machine = serde_json::from_value::<Machine>(profile["machine"].clone()).map_err(|e| corrupt(&e))?;
-        Ok(Self { profile: Profile::from_json(&profile.to_string(), &machine)?, problems })
-    }
-}
-
-fn shorten(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Array(values) => values.iter_mut().for_each(shorten),
-        serde_json::Value::Object(fields) => fields.values_mut().for_each(shorten),
-        serde_json::Value::Number(number) if !number.is_u64() => {
-            let short = number.as_f64().and_then(|x| format!("{x:.3e}").parse().ok());
-            if let Some(short) = short.and_then(serde_json::Number::from_f64) {
-                *number = short;
-            }
-        }
-        _ => {}
+        let Self { profile, problems } = json::from_text(text, Self::read).map_err(|error| {
+            corrupt(text, &error, |from| {
+                let mut found = None;
+                from.object(&mut |from, name| match name {
+                    "profile" => version(from).map(|version| found = version),
+                    _ => from.skip(),
+                })?;
+                Ok(found)
+            })
+        })?;
+        Ok(Self { profile: profile.of_this_version(None)?, problems })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, PROFILE_VERSION, Place};
+    use crate::{Backend, Machine, PROFILE_VERSION, Place};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 

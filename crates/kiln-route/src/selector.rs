@@ -5,9 +5,10 @@ use std::fmt;
 use kiln_ir::op::Op;
 use kiln_ir::{Error, Result};
 
+use crate::json::{self, Json, Reader, Writer};
+
 /// A kind of execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
     /// The CPU with scalar code.
     Scalar,
@@ -34,6 +35,20 @@ impl fmt::Display for Backend {
             Self::Gpu => "GPU",
             Self::Cuda => "CUDA",
         })
+    }
+}
+
+/// By its name in small letters.
+impl Json for Backend {
+    fn write(&self, to: &mut Writer) {
+        self.to_string().to_lowercase().write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> json::Result<Self> {
+        let name = String::read(from)?;
+        let found = [Self::Scalar, Self::Simd, Self::Gpu, Self::Cuda].into_iter();
+        let mut found = found.filter(|backend| backend.to_string().to_lowercase() == name);
+        found.next().ok_or_else(|| from.wrong(format_args!("unknown backend {name:?}")))
     }
 }
 

@@ -6,11 +6,11 @@
 //! | `simd`, `operations` | [`Simd`], and the dispatch of every operation to its kernel |
 //! | `elementwise`, `fused`, `math` | element-wise functions, and chains of them in one pass |
 //! | `reduce`, `rows`, `cumsum`, `sort` | reductions, softmax and norms, prefix sums, sorting |
-//! | `gemm`, `experts`, `convolve`, `attention` | products of matrices and what is made of them |
-//! | `pool`, `resize` | windows of images, images of another size |
+//! | `gemm`, `experts`, `conv`, `attention` | products of matrices and what is made of them |
+//! | `pooling`, `resize` | windows of images, images of another size |
 //! | `quant` | quantised weights: decoding, fitting, products |
 //! | `threads`, `hand_over`, `sync`, `scratch` | how work is divided among threads and handed to them, and their memory |
-//! | [`limits`] | the bandwidth and arithmetic peaks of the machine, measured |
+//! | [`ceilings`] | the bandwidth and arithmetic peaks of the machine, measured |
 //!
 //! Design choices:
 //!
@@ -29,8 +29,9 @@ mod arithmetic;
 mod array;
 mod attention;
 mod cast;
+pub mod ceilings;
 mod compare;
-mod convolve;
+mod conv;
 mod cumsum;
 mod custom;
 mod elementwise;
@@ -41,10 +42,9 @@ mod gemm;
 #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
 mod hand_over;
 mod index;
-pub mod limits;
 mod math;
 mod operations;
-mod pool;
+mod pooling;
 mod quant;
 mod reduce;
 mod resize;
@@ -62,7 +62,7 @@ mod tile;
 mod transpose;
 mod vector;
 
-pub use convolve::PackedKernels;
+pub use conv::PackedKernels;
 pub use gemm::PackedB;
 pub use kiln_ir::Operations;
 pub use simd::Simd;

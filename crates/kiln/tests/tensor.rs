@@ -287,6 +287,7 @@ mod on_a_gpu {
         }
         assert_eq!(kept.to_vec().unwrap(), [1.0, 2.0, 3.0]);
         assert!(matches!(batch.read(y), Err(Error::DeviceLost { .. })));
+        assert!(matches!(batch.read(id), Err(Error::DeviceLost { .. })), "the host has no copy of what it uploaded");
         assert!(matches!(engine.tensors().neg(&kept), Err(Error::DeviceLost { .. })), "the place is forced");
         assert!(matches!(engine.neg(&[1.0]), Err(Error::DeviceLost { .. })));
     }

@@ -26,7 +26,7 @@ use self::direct::Direct;
 use self::program::Program;
 use self::staging::{Arrival, BLOCK};
 use crate::driver::{DeviceMemory, DriverProblem, exchange};
-use crate::lower::{cast, elementwise, quantized, shape};
+use crate::lower::{cast, elementwise, quant, shape};
 use crate::plan::{Dispatch, Hardware};
 use crate::{Region, plan, span};
 
@@ -105,7 +105,7 @@ impl Driver for CudaDevice {
         let norms = NormLimits {
             rows: WarpQuantMatmul::NORMED_ROWS,
             formats: WarpQuantMatmul::FORMATS,
-            many: if target.has_warp_groups() { quantized::GROUPED } else { usize::MAX },
+            many: if target.has_warp_groups() { quant::GROUPED } else { usize::MAX },
             multiples: WarpGroupTiling::MULTIPLES,
         };
         let has_kernel = |&format: &QuantFormat| WarpQuantMatmul::new(format, norms.rows, target.target).is_some();
@@ -138,7 +138,7 @@ impl Driver for CudaDevice {
         operands: &[[Vec<Value>; 2]],
     ) -> Result<bool> {
         match op {
-            Op::QuantMatmul(QuantMatmul { format }) => quantized::lower_round(*format, norm, plan, operands),
+            Op::QuantMatmul(QuantMatmul { format }) => quant::lower_round(*format, norm, plan, operands),
             _ => Ok(false),
         }
     }
@@ -162,7 +162,7 @@ impl Driver for CudaDevice {
         inputs: &[Value],
         outputs: &[Value],
     ) -> Result<()> {
-        quantized::lower_normed(norm, op, plan, inputs, outputs)
+        quant::lower_normed(norm, op, plan, inputs, outputs)
     }
 
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

@@ -35,7 +35,7 @@ fn product(
 ) -> Result<()> {
     if extents.shared_b && !op.transpose_a {
         // The rows of a stack of A form one matrix.
-        (extents.m, extents.batch) = (extents.m * extents.batch, 1);
+        extents = MatmulExtents::of_one([extents.m * extents.batch, extents.k, extents.n]);
     }
     if few_rows(plan, op, extents, [a, b, c])?
         || plan.target.has_tensor_cores() && on_tensor_cores(plan, precision, op, extents, [a, b, c])?
@@ -174,11 +174,11 @@ struct Stored {
 
 /// Both operands as f32.
 fn operands(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b]: [Value; 2]) -> Result<[Stored; 2]> {
-    let MatmulExtents { batch, shared_b, m, k, n } = extents;
+    let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
     let (a, b) = (cast::widened(plan, a)?, cast::widened(plan, b)?);
-    let of_b = if shared_b { 1 } else { batch };
+    let [of_a, of_b] = [shared_a, shared_b].map(|shared| if shared { 1 } else { batch });
     Ok([
-        Stored { x: a, matrices: batch, extents: [m, k], across: op.transpose_a },
+        Stored { x: a, matrices: of_a, extents: [m, k], across: op.transpose_a },
         Stored { x: b, matrices: of_b, extents: [n, k], across: !op.transpose_b },
     ])
 }
@@ -233,14 +233,14 @@ impl Lower<CudaDevice> for Matvec {
         let (rows, columns) = (inputs[0].ty.shape.rows(), inputs[0].ty.shape.columns());
         let (m, k) = if self.transpose { (columns, rows) } else { (rows, columns) };
         let op = Matmul { transpose_a: self.transpose, transpose_b: false };
-        let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n: 1 };
+        let extents = MatmulExtents::of_one([m, k, 1]);
         product(plan, plan.target.precision, op, extents, [inputs[0], inputs[1], outputs[0]])
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kiln_ir::op::Op;
+    use kiln_ir::op::{Convolve2d, Op};
     use kiln_ir::{Shape, TensorType};
     use kiln_ptx::Target;
 
@@ -250,10 +250,21 @@ mod tests {
 
     const HOPPER: Hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
 
-    /// The names of the kernels of a product, without the tile suffixes.
-    fn kernels(hardware: Hardware, op: Matmul, types: [(DType, [usize; 2]); 2]) -> Vec<String> {
+    fn plan<const RANK: usize>(
+        hardware: Hardware,
+        op: impl Into<Op>,
+        types: [(DType, [usize; RANK]); 2],
+    ) -> Plan<CudaDevice> {
         let types = types.map(|(dtype, dims)| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap());
-        let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(op), &types, &hardware).unwrap();
+        Plan::of_operation(&op.into(), &types, &hardware).unwrap().1
+    }
+
+    /// The names of the kernels of a product, without the tile suffixes.
+    fn kernels<const RANK: usize>(hardware: Hardware, op: Matmul, types: [(DType, [usize; RANK]); 2]) -> Vec<String> {
+        names(&plan(hardware, op, types))
+    }
+
+    fn names(plan: &Plan<CudaDevice>) -> Vec<String> {
         let is_tile = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit()) && !word.ends_with("tf32");
         let name = |name: String| name.split('_').take_while(|word| !is_tile(word)).collect::<Vec<_>>().join("_");
         plan.steps.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect()
@@ -310,6 +321,42 @@ mod tests {
             assert_eq!(float(nn, precision, cube), rounded);
         }
     }
+
+    #[test]
+    fn a_matrix_that_serves_all_products_is_read_in_place() {
+        use DType::{F16, F32};
+        let nn = Matmul::default();
+        let of = |target, precision, dtype, a: [usize; 4], b: [usize; 4]| {
+            let plan = plan(Hardware { target, precision, ..HOPPER }, nn, [(dtype, a), (dtype, b)]);
+            (names(&plan), plan.scratch.iter().sum::<u64>())
+        };
+        let run =
+            |kernels: &[&str], scratch: usize| (kernels.iter().map(|&name| name.into()).collect(), scratch as u64);
+        let (one, all) = ([1, 1, 32, 32], [2, 16, 32, 32]);
+        let contract = Precision::Contract;
+        for (a, b) in [(one, all), (all, one)] {
+            assert_eq!(of(Target::Sm75, contract, F32, a, b), run(&["gemm_nn"], 0));
+            assert_eq!(of(Target::Sm90a, contract, F32, a, b), run(&["gemm_nn_stages"], 0));
+            assert_eq!(of(Target::Sm80, contract, F16, a, b), run(&["gemm_nn_f16_f32_warps"], 0));
+            assert_eq!(of(Target::Sm90a, contract, F16, a, b), run(&["gemm_nn_f16_f32"], 0));
+        }
+        // What is written of it is one matrix, too: k innermost, or in planes.
+        let bytes = 4 * 32 * 32;
+        let transposed = run(&["transpose", "gemm_nt_tf32_f32"], 32 * bytes);
+        assert_eq!(of(Target::Sm90a, Precision::Tf32, F32, one, all), transposed);
+        let planes = run(&["tf32_planes", "tf32_planes_transposed", "gemm_nt_3xtf32_f32"], 3 * 2 * 4 * 512 * 64);
+        assert_eq!(of(Target::Sm90a, Precision::Tf32x3, F32, [1, 1, 512, 64], [1, 2, 64, 512]), planes);
+        // Other stacks that broadcast are copied.
+        let copied = of(Target::Sm90a, contract, F32, [2, 1, 32, 32], all);
+        assert_eq!(copied, run(&["strided_copy_x4", "gemm_nn_stages"], 32 * bytes));
+    }
+
+    #[test]
+    fn weights_of_convolutions_are_read_in_place() {
+        let plan = plan(HOPPER, Convolve2d::default(), [(DType::F32, [4, 32, 32, 32]), (DType::F32, [64, 32, 3, 3])]);
+        assert_eq!(names(&plan), ["unfold2d", "gemm_nn_stages", "split_sum"]);
+    }
+
     #[test]
     fn k_is_cut_where_tiles_are_few() {
         let of = |target, [m, k, n]: [usize; 3]| {

@@ -149,7 +149,7 @@ impl Operation for MatmulByExpert {
     fn bound(&self, inputs: &[TensorType]) -> Bound {
         let k = inputs[1].shape.columns();
         match inputs[1].dtype {
-            DType::Blocks(format) => super::quantized::product_bound(k / format.block_len()),
+            DType::Blocks(format) => super::quant::product_bound(k / format.block_len()),
             _ => super::matmul::product_bound(k),
         }
     }
@@ -210,7 +210,7 @@ impl Operation for MatmulByExpert {
             });
             let chosen = Input::new(Buffer::U32(chosen.collect()), indices);
             let w = match dtype {
-                DType::Blocks(format) => Buffer::Blocks(format, super::quantized::encoded(format, &w)),
+                DType::Blocks(format) => Buffer::Blocks(format, super::quant::encoded(format, &w)),
                 _ => Input::f32(w, &weights).narrowed(dtype).buffer,
             };
             let dims: Vec<usize> = outer.iter().copied().chain([k]).collect();

@@ -58,7 +58,9 @@ pub(super) const WORST: [(usize, f32); 4] = [(256, 0.1), (320, 0.764), (4096, 0.
 pub struct MatmulExtents {
     /// Number of products.
     pub batch: usize,
-    /// Whether one B serves all of them. Otherwise there is a B for each of them, but for [`Matmul::repeats`].
+    /// Whether one A serves all of them. Otherwise there is an A for each of them, but for [`Matmul::repeats`].
+    pub shared_a: bool,
+    /// The same for B.
     pub shared_b: bool,
     /// Rows of A and C.
     pub m: usize,
@@ -66,6 +68,13 @@ pub struct MatmulExtents {
     pub k: usize,
     /// Columns of B and C.
     pub n: usize,
+}
+
+impl MatmulExtents {
+    /// One product of `m x k` and `k x n`.
+    pub const fn of_one([m, k, n]: [usize; 3]) -> Self {
+        Self { batch: 1, shared_a: true, shared_b: true, m, k, n }
+    }
 }
 
 impl Matmul {
@@ -93,7 +102,8 @@ impl Matmul {
         }
         let batch = stack(outer_a, outer_b).try_fold(1usize, |n, extent| n.checked_mul(extent));
         let batch = batch.ok_or_else(|| Error::Overflow { what: "matmul", extents: [a.dims(), b.dims()].concat() })?;
-        Ok(MatmulExtents { batch, shared_b: outer_b.iter().all(|&extent| extent == 1), m, k: ka, n })
+        let [shared_a, shared_b] = [outer_a, outer_b].map(|outer| outer.iter().all(|&extent| extent == 1));
+        Ok(MatmulExtents { batch, shared_a, shared_b, m, k: ka, n })
     }
 
     /// Which matrices of two operands of these shapes, that [`Matmul::extents`] accepts, each product multiplies.
@@ -112,8 +122,8 @@ impl Matmul {
         pairs
     }
 
-    /// For kernels that take a stack of as many matrices as there are products, or one B for all of them: how the stacks
-    /// of A and of B are made that long where they are not.
+    /// For kernels that take a stack of as many matrices as there are products, or one matrix for all of them: how the stacks
+    /// of A and of B are made that long where they are neither.
     ///
     /// # Errors
     /// The errors of [`Matmul::extents`]; [`Error::Overflow`] where such a stack cannot be addressed.
@@ -127,7 +137,7 @@ impl Matmul {
             Ok(Some(BroadcastTo { shape }.copy(std::slice::from_ref(ty), 0)?))
         };
         Ok([
-            if count(&a.shape) == e.batch { None } else { repeat(a)? },
+            if e.shared_a || count(&a.shape) == e.batch { None } else { repeat(a)? },
             if e.shared_b || count(&b.shape) == e.batch { None } else { repeat(b)? },
         ])
     }

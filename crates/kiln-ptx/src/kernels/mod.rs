@@ -25,7 +25,7 @@ pub mod softmax;
 pub mod sort;
 pub mod strided;
 mod team;
-pub mod top_k;
+pub mod topk;
 pub mod transpose;
 mod warp;
 pub mod window;

@@ -31,7 +31,7 @@ use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
-use kiln_ptx::kernels::top_k::TopK;
+use kiln_ptx::kernels::topk::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::kernels::write_rows::WriteRows;

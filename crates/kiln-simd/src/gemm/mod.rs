@@ -93,7 +93,7 @@ fn matmul(
     b: &[f32],
     c: &mut [f32],
 ) {
-    let MatmulExtents { mut batch, shared_b, mut m, k, n } = e;
+    let MatmulExtents { mut batch, shared_b, mut m, k, n, .. } = e;
     if shared_b && !op.transpose_a {
         // Rows of all matrices follow one another: one tall matrix.
         (batch, m) = (1, batch * m);

@@ -8,7 +8,7 @@ use kiln_shaders::{EXPERT_BLOCKS, EXPERT_ROWS, EXPERTS_GROUP, WORKGROUP, number}
 use super::cast::widened;
 use super::pieces::pieces;
 use super::scatter::reported;
-use super::{Dispatches, Lower, Lowering, Value, matmul, quantized};
+use super::{Dispatches, Lower, Lowering, Value, matmul, quant};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
@@ -75,7 +75,7 @@ fn multiply(plan: &mut Lowering<'_>, e: ExpertExtents, tiles: &Tiles, [x, out]: 
         let here = [piece.start, piece.len].map(Word::from);
         let (code, own, cut) = match weights.ty.dtype {
             DType::Blocks(format) => {
-                let lanes = quantized::lanes(tiles.of.rows, tiles.of.count, e.n, e.k);
+                let lanes = quant::lanes(tiles.of.rows, tiles.of.count, e.n, e.k);
                 let total = tiles.of.count * e.n.div_ceil(1024 / lanes);
                 let constants =
                     vec![kiln_shaders::constant(format), ("ROWS", tiles.of.rows as u32), ("LANES", lanes as u32)];

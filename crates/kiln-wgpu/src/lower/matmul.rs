@@ -412,9 +412,7 @@ impl Lower<GpuDevice> for Matmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let [repeat_a, repeat_b] = self.repeats(&inputs[0].ty, &inputs[1].ty)?;
-        // A single matrix serves the whole stack.
-        let shared_a = inputs[0].ty.shape.numel() == e.m * e.k && e.batch > 1 && e.m * e.k > 0;
-        let a = if shared_a { inputs[0] } else { repeated(plan, inputs[0], e.batch, repeat_a)? };
+        let a = repeated(plan, inputs[0], e.batch, repeat_a)?;
         let b = repeated(plan, inputs[1], e.batch, repeat_b)?;
         let product = Product {
             a: a.at.into(),
@@ -424,7 +422,7 @@ impl Lower<GpuDevice> for Matmul {
             transpose_a: self.transpose_a,
             transpose_b: self.transpose_b,
             batch: e.batch,
-            shared_a,
+            shared_a: e.shared_a && e.batch > 1,
             shared_b: e.shared_b,
             m: e.m,
             k: e.k,

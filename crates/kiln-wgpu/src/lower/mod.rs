@@ -3,7 +3,7 @@
 mod attention;
 pub(crate) mod cast;
 mod compare;
-mod convolve;
+mod conv;
 mod cumsum;
 mod custom;
 pub(crate) mod elementwise;
@@ -11,8 +11,8 @@ mod experts;
 mod gather;
 mod matmul;
 pub(crate) mod pieces;
-pub(crate) mod pool;
-mod quantized;
+pub(crate) mod pooling;
+mod quant;
 mod reduce;
 mod resize;
 mod rope;
@@ -21,7 +21,7 @@ mod scatter;
 mod shape;
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod small_bindings;
-mod top_k;
+mod topk;
 mod transpose;
 mod write_rows;
 

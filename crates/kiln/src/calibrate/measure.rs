@@ -287,7 +287,7 @@ pub(crate) fn survey<'a>(
     let places = engine.cpu_places();
     if let Some(widest) = engine.cpu.iter().max_by_key(|simd| simd.threads()) {
         // Starts the threads, so that the account finds them.
-        kiln_simd::limits::multiply_add(widest, 1);
+        kiln_simd::ceilings::multiply_add(widest, 1);
     }
     let mut bench = Bench { account: Account::open(), ..Bench::default() };
     let mut observed = vec![Observed::nothing(places.len()); probes.len()];

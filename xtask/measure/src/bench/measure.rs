@@ -7,7 +7,7 @@ use kiln_benches::Array;
 use kiln_benches::limits::Limits;
 use kiln_benches::measure::{Effort, Run, Sampler};
 use kiln_ir::{Buffer, Data, DataMut, Operand};
-use kiln_simd::limits::{Pass, touch};
+use kiln_simd::ceilings::{Pass, touch};
 use kiln_simd::{Isa, Operations, Simd};
 use serde::Serialize;
 

@@ -6,7 +6,7 @@ use kiln_ir::op::{
     Reduction, RmsNorm, Softmax, Transpose,
 };
 use kiln_ir::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
-use kiln_simd::limits::Pass;
+use kiln_simd::ceilings::Pass;
 
 /// The limit of an operation.
 #[derive(Debug, Clone, Copy)]

@@ -139,3 +139,21 @@ impl Operation for Permute {
         cases
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn what_is_not_a_permutation_is_refused() {
+        for axes in [&[0, 0][..], &[1], &[0, 2], &[0, 1, usize::MAX], &[0, 1, 2, 3, 4, 5, 6]] {
+            assert!(matches!(Permute::new(axes), Err(Error::Parameter { .. })), "{axes:?}");
+        }
+        let x = TensorType::f32(Shape::new(&[2, 3]).unwrap());
+        for axes in [&[0][..], &[2, 1, 0]] {
+            assert!(Permute::new(axes).unwrap().infer(&[x]).is_err(), "{axes:?} of two dimensions");
+        }
+    }
+}

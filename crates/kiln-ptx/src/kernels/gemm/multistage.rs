@@ -185,7 +185,7 @@ impl MultistageGemm {
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2²⁴ for an extent or 2³¹ - 1 tiles.
     pub fn launch(&self, extents: MatmulExtents, parts: usize) -> Result<Launch> {
-        let MatmulExtents { batch, shared_b, m, k, n } = extents;
+        let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
         let [rows, depth, columns] = [("m", m), ("k", k), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));
         let (rows, depth, columns) = (rows?, depth?, columns?);
         let [height, width] = self.tile.block();
@@ -193,7 +193,8 @@ impl MultistageGemm {
         let tiles = (down as usize * along as usize).saturating_mul(batch).saturating_mul(parts);
         let grid = [extent("tiles", tiles, MAX_GRID_X)?, 1, 1];
         let share = self.tile.share(k, parts) as u32;
-        let words = [rows, columns, depth, down, along, batch as u32, u32::from(!shared_b), share].map(Argument::U32);
+        let [batched_a, batched_b] = [shared_a, shared_b].map(|shared| u32::from(!shared));
+        let words = [rows, columns, depth, down, along, batch as u32, batched_a, batched_b, share].map(Argument::U32);
         Ok(Launch { grid, arguments: (0..3).map(Argument::Buffer).chain(words).collect() })
     }
 
@@ -202,8 +203,8 @@ impl MultistageGemm {
         k.resident_blocks(tile.resident);
         let [a, b, c] = ["a", "b", "c"].map(|name| k.buffer::<f32>(name));
         let [m, n, depth] = ["m", "n", "k"].map(|name| k.parameter::<u32>(name));
-        let [down, along, products, batched_b, share] =
-            ["down", "along", "products", "batched_b", "share"].map(|name| k.parameter::<u32>(name));
+        let [down, along, products, batched_a, batched_b, share] =
+            ["down", "along", "products", "batched_a", "batched_b", "share"].map(|name| k.parameter::<u32>(name));
         let [number, row, column] = Order { along, down }.place(k, k.ctaid_x());
         let (part, product) = (number / products, number % products);
         let begin = part * share;
@@ -219,7 +220,7 @@ impl MultistageGemm {
             across,
         };
         let stored = [
-            of(a, product, m, first[0], self.operation.transpose_a),
+            of(a, product * batched_a, m, first[0], self.operation.transpose_a),
             of(b, product * batched_b, n, first[1], !self.operation.transpose_b),
         ];
         let sides = [0, 1].map(|side: usize| Side::new(k, tile, side, &stored[side], stages));

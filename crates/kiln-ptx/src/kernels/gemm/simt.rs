@@ -83,7 +83,7 @@ impl Gemm {
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 tiles along m or 65 535 products.
     pub fn launch(&self, extents: MatmulExtents, alpha: f32, beta: f32) -> Result<Launch> {
-        let MatmulExtents { batch, shared_b, m, k, n } = extents;
+        let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
         let [rows, depth, columns] = [("m", m), ("k", k), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));
         let (rows, depth, columns) = (rows?, depth?, columns?);
         let tiles = |n: u32| n.div_ceil(self.tile.block) as usize;
@@ -99,6 +99,7 @@ impl Gemm {
             Argument::U32(rows),
             Argument::U32(columns),
             Argument::U32(depth),
+            Argument::U32(u32::from(!shared_a)),
             Argument::U32(u32::from(!shared_b)),
             Argument::F32(alpha),
             Argument::F32(beta),
@@ -180,13 +181,14 @@ impl Gemm {
         let tile = self.tile;
         k.resident_blocks(tile.resident);
         let [a, b, c] = ["a", "b", "c"].map(|name| k.buffer::<f32>(name));
-        let [m, n, depth, batched_b] = ["m", "n", "k", "batched_b"].map(|name| k.parameter::<u32>(name));
+        let [m, n, depth, batched_a, batched_b] =
+            ["m", "n", "k", "batched_a", "batched_b"].map(|name| k.parameter::<u32>(name));
         let [alpha, beta] = ["alpha", "beta"].map(|name| k.parameter::<f32>(name));
         let product = k.ctaid_z();
         let stage = tile.depth * tile.pitch();
         let sides = [
             Side {
-                at: a.index_wide(k.cvt_u64(product) * k.mul_wide(m, depth)),
+                at: a.index_wide(k.cvt_u64(product * batched_a) * k.mul_wide(m, depth)),
                 extent: m,
                 first: k.ctaid_y() * tile.block,
                 along: !self.operation.transpose_a,

@@ -122,7 +122,7 @@ impl WarpGemm {
     /// [`Error::Shape`] where a row of A or B is no multiple of 16 bytes, or n is odd.
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1024 for an extent, or 2³¹ - 1 tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2]) -> Result<Launch> {
-        let MatmulExtents { batch, shared_b, m, k, n } = extents;
+        let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
         let whole = |extent: usize| extent.is_multiple_of((PIECE / self.input.bytes()) as usize);
         if !whole(if across_a { m } else { k }) || !whole(if across_b { n } else { k }) || !n.is_multiple_of(2) {
@@ -133,7 +133,8 @@ impl WarpGemm {
         let (rows, depth, columns) = (rows?, depth?, columns?);
         let [down, along] = [rows, columns].map(|extent| extent.div_ceil(self.tile.side));
         let tiles = batch.saturating_mul(down as usize).saturating_mul(along as usize);
-        let words = [rows, depth, columns, down, along, u32::from(!shared_b)].map(Argument::U32);
+        let [batched_a, batched_b] = [shared_a, shared_b].map(|shared| u32::from(!shared));
+        let words = [rows, depth, columns, down, along, batched_a, batched_b].map(Argument::U32);
         let buffers = if self.epilogue.has_bias() { 4 } else { 3 };
         let mut arguments: Vec<_> = (0..buffers).map(Argument::Buffer).chain(words).collect();
         arguments.push(Argument::F32(alpha));
@@ -147,8 +148,8 @@ impl WarpGemm {
         let tile = self.tile;
         let [a, b, c] = ["a", "b", "c"].map(|name| k.buffer::<u32>(name));
         let bias = self.epilogue.has_bias().then(|| k.buffer::<f32>("bias"));
-        let [m, depth, n, down, along, batched_b] =
-            ["m", "k", "n", "down", "along", "batched_b"].map(|name| k.parameter::<u32>(name));
+        let [m, depth, n, down, along, batched_a, batched_b] =
+            ["m", "k", "n", "down", "along", "batched_a", "batched_b"].map(|name| k.parameter::<u32>(name));
         let alpha = k.parameter::<f32>("alpha");
         let beta = self.epilogue.reads_c().then(|| k.parameter::<f32>("beta"));
         let thread = k.tid_x();
@@ -158,7 +159,7 @@ impl WarpGemm {
         // The first row and column of the warp.
         let mine = [(warp >> 1) * tile.of_warp(), (warp & 1) * tile.of_warp()];
 
-        let sides: Vec<Side<'k>> = [(a, m, batch), (b, n, batch * batched_b)]
+        let sides: Vec<Side<'k>> = [(a, m, batch * batched_a), (b, n, batch * batched_b)]
             .into_iter()
             .enumerate()
             .map(|(i, (at, outside, matrix))| {

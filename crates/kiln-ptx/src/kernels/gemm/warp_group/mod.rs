@@ -148,7 +148,7 @@ impl WarpGroupGemm {
     /// steps of 128 bytes than the tile has parts. [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 products or 2²⁷
     /// tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2], multiprocessors: u32) -> Result<Launch> {
-        let MatmulExtents { batch, shared_b, m, k, n } = extents;
+        let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
         // Planes of f32 are written in whole pieces.
         let k = if self.in_planes && self.input == PtxType::F32 { super::planes::pitch(k) } else { k };
@@ -181,7 +181,7 @@ impl WarpGroupGemm {
             Argument::Tensor(panels.tensor_map(buffer, [columns, rows, batch], [columns, rows * columns]))
         };
         let mut arguments = vec![
-            tensor(0, a, if across_a { [k, m] } else { [m, k] }, planes * batch),
+            tensor(0, a, if across_a { [k, m] } else { [m, k] }, planes * if shared_a { 1 } else { batch }),
             tensor(1, b, if across_b { [k, n] } else { [n, k] }, planes * if shared_b { 1 } else { batch }),
         ];
         if self.stores_by_copies() {
@@ -193,7 +193,8 @@ impl WarpGroupGemm {
         if self.epilogue.has_bias() {
             arguments.push(Argument::Buffer(3));
         }
-        let words = [rows, columns, steps as u32, down, along, units, u32::from(!shared_b), bytes];
+        let [batched_a, batched_b] = [shared_a, shared_b].map(|shared| u32::from(!shared));
+        let words = [rows, columns, steps as u32, down, along, units, batched_a, batched_b, bytes];
         arguments.extend(words.map(Argument::U32));
         arguments.push(Argument::F32(alpha));
         if self.epilogue.reads_c() {
@@ -218,8 +219,8 @@ impl WarpGroupGemm {
         let stores = self.stores_by_copies().then(|| k.tensor("out"));
         let c = self.addresses_c().then(|| k.buffer::<u32>("c"));
         let bias = self.epilogue.has_bias().then(|| k.buffer::<f32>("bias"));
-        let [m, n, steps, down, along, units, batched_b, stage_bytes] =
-            ["m", "n", "steps", "down", "along", "units", "batched_b", "stage_bytes"]
+        let [m, n, steps, down, along, units, batched_a, batched_b, stage_bytes] =
+            ["m", "n", "steps", "down", "along", "units", "batched_a", "batched_b", "stage_bytes"]
                 .map(|name| k.parameter::<u32>(name));
         let alpha = k.parameter::<f32>("alpha");
         let beta = self.epilogue.reads_c().then(|| k.parameter::<f32>("beta"));
@@ -267,7 +268,7 @@ impl WarpGroupGemm {
             let producer = pipeline.producer(k);
             k.for_(first_unit, units, clusters, |unit| {
                 let [batch, row, column] = place(unit);
-                let batches = [batch, batch * batched_b];
+                let batches = [batch * batched_a, batch * batched_b];
                 let bring = |begin: Value<'_, u32>, end, batches| {
                     k.for_(begin, end, 1, |step| {
                         let (stage, full) = producer.acquire(k, stage_bytes);

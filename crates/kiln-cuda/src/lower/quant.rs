@@ -66,7 +66,7 @@ fn decoded(
     let sizes =
         [n, m].map(|rows| rows.checked_mul(k).and_then(quant::plane_bytes).filter(|&bytes| bytes <= MOST_SCRATCH));
     let [Some(of_weights), Some(of_x)] = sizes else { return Ok(false) };
-    let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    let extents = MatmulExtents::of_one([m, k, n]);
     let multiprocessors = plan.target.multiprocessors;
     let tile = WarpGroupTile::for_planes(extents, PtxType::Bf16, multiprocessors);
     let product = WarpGroupGemm::of_planes(PtxType::Bf16, tile, Epilogue::PLAIN)?;
@@ -100,7 +100,7 @@ fn rounded(
     else {
         return Ok(false);
     };
-    let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    let extents = MatmulExtents::of_one([m, k, n]);
     let product = matmul::kernel(*plan.target, K_INNERMOST, PtxType::Bf16, extents)?;
     let Some((product, launch)) = product else { return Ok(false) };
     let round = quant::SplitBlocks::rounding(format);

@@ -1,4 +1,4 @@
-//! The limits of the machine with an instruction set: loops that measured figures are compared with.
+//! The ceilings of the machine with an instruction set: loops that measured figures are compared with.
 //!
 //! They do no useful work. The multiply-add loop keeps its operands in registers, the others touch every element
 //! once, so that their rates are the ceilings of arithmetic and of each level of the memory.

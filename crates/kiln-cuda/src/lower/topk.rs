@@ -2,7 +2,7 @@
 
 use kiln_ir::Result;
 use kiln_ir::op::TopK;
-use kiln_ptx::kernels::top_k;
+use kiln_ptx::kernels::topk;
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
@@ -10,8 +10,8 @@ use crate::CudaDevice;
 impl Lower<CudaDevice> for TopK {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let x = inputs[0].ty.shape;
-        let launch = top_k::TopK.launch(x.rows(), x.columns(), self.k)?;
-        plan.run(top_k::TopK, launch, &[inputs[0].at, outputs[0].at, outputs[1].at]);
+        let launch = topk::TopK.launch(x.rows(), x.columns(), self.k)?;
+        plan.run(topk::TopK, launch, &[inputs[0].at, outputs[0].at, outputs[1].at]);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The loops that other figures are compared with do the work that is counted.
 
-use kiln_simd::limits::{Pass, multiply_add, touch};
+use kiln_simd::ceilings::{Pass, multiply_add, touch};
 use kiln_simd::{Isa, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -151,7 +151,7 @@ impl ConvolveTranspose2d {
             let reason = format!("the output padding {more:?} must be (0, 0) with padding that decides the extents");
             return Err(Error::Parameter { op: OP, reason });
         }
-        let Some(([batch, c_in, h, w], [c_kernel, each, kh, kw])) = super::convolve::four_dims(input, kernel) else {
+        let Some(([batch, c_in, h, w], [c_kernel, each, kh, kw])) = super::conv::four_dims(input, kernel) else {
             let allowed = "an image [h, w] takes a kernel [kh, kw], [c, h, w] or [n, c, h, w] one of \
                            [c, c_out / groups, kh, kw], and a signal [c, w] or [n, c, w] one of [c, c_out / groups, kw]";
             return Err(Error::mismatch(OP, "image and kernel", input, kernel, allowed));
@@ -254,7 +254,7 @@ impl Operation for ConvolveTranspose2d {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types(OP, inputs, &[DType::F32; 2])?;
         let e = self.extents(&inputs[0].shape, &inputs[1].shape)?;
-        super::convolve::result_type(inputs, [e.batch, e.c_out, e.out_h, e.out_w])
+        super::conv::result_type(inputs, [e.batch, e.c_out, e.out_h, e.out_w])
     }
 
     /// Products whose sum is cut off count.
