@@ -44,6 +44,16 @@ impl Transfer {
         Self(points)
     }
 
+    /// At each size of the first the median of some measurements; `None` of none.
+    pub fn median<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Option<Self> {
+        let median = |&(bytes, _): &(u64, f64)| {
+            let mut seconds: Vec<f64> = all.clone().map(|transfer| transfer.seconds(bytes)).collect();
+            seconds.sort_by(f64::total_cmp);
+            (bytes, 0.5 * (seconds[(seconds.len() - 1) / 2] + seconds[seconds.len() / 2]))
+        };
+        Some(Self::measured(all.clone().next()?.0.iter().map(median).collect()))
+    }
+
     /// The same where no size is faster than `bandwidth` after the size before it.
     #[must_use]
     pub fn at_most(mut self, bandwidth: f64) -> Self {
@@ -172,6 +182,16 @@ impl Link {
         let path = LinkPath { upload, download };
         Self { call: path.clone(), tensor: path }
     }
+
+    /// At each size the median of some measurements; `None` of none.
+    pub fn median(all: &[Self]) -> Option<Self> {
+        let path = |of: fn(&Self) -> &LinkPath| {
+            let upload = Transfer::median(all.iter().map(|link| &of(link).upload))?;
+            let download = Transfer::median(all.iter().map(|link| &of(link).download))?;
+            Some(LinkPath { upload, download })
+        };
+        Some(Self { call: path(|link| &link.call)?, tensor: path(|link| &link.tensor)? })
+    }
 }
 
 #[cfg(test)]
@@ -214,6 +234,27 @@ mod tests {
     fn a_larger_transfer_never_takes_less() {
         let transfer = Transfer::measured(vec![(1, 3e-6), (2, 1e-6), (3, 2e-6)]);
         assert_eq!(transfer.points(), [(1, 1e-6), (2, 1e-6), (3, 2e-6)]);
+    }
+
+    #[test]
+    fn measurements_have_a_median_at_each_size() {
+        let a = Transfer::measured(vec![(1000, 1e-6), (2000, 3e-6), (4000, 8e-6)]);
+        let b = Transfer::measured(vec![(1000, 2e-6), (2000, 2.5e-6)]);
+        let c = Transfer::measured(vec![(1000, 5e-6), (2000, 6e-6)]);
+        let alike = |found: &Transfer, expected: [f64; 3]| {
+            found.points().iter().zip(expected).all(|(found, expected)| close(found.1, expected))
+        };
+        assert!(alike(&Transfer::median([&a, &b, &c].into_iter()).unwrap(), [2e-6, 3e-6, 8e-6]));
+        assert!(alike(&Transfer::median([&a, &b].into_iter()).unwrap(), [1.5e-6, 2.75e-6, 5.75e-6]));
+        let link = |[upload, download, set, read]: [&Transfer; 4]| Link {
+            call: LinkPath { upload: upload.clone(), download: download.clone() },
+            tensor: LinkPath { upload: set.clone(), download: read.clone() },
+        };
+        let links = [link([&a, &b, &c, &a]), link([&b, &c, &a, &a]), link([&c, &c, &b, &a])];
+        let median = Link::median(&links).unwrap();
+        assert!(alike(&median.call.upload, [2e-6, 3e-6, 8e-6]) && alike(&median.tensor.upload, [2e-6, 3e-6, 8e-6]));
+        assert!(median.call.download == c && median.tensor.download == a);
+        assert!(Link::median(&[]).is_none());
     }
 
     #[test]

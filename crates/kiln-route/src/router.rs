@@ -34,6 +34,10 @@ const FEWER: f64 = 0.20;
 /// change sign from shape to shape, and on average the better instruction set wins.
 const CLEAR: f64 = 0.10;
 
+/// A device beside the host is chosen instead of the host only if it is predicted to be faster by more than this: launches and
+/// transfers vary more from call to call than work on the host.
+const BESIDE: f64 = 0.15;
+
 /// A decision is unsure if another placement is predicted to take at most this much longer.
 const UNSURE: f64 = 0.10;
 
@@ -47,7 +51,8 @@ const UNSURE: f64 = 0.10;
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets follow lesser ones in the profile, and a lesser one
-/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. Of work
+/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %, and a device
+/// instead of the host by more than 15 %. Of work
 /// shorter than 30 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
 /// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
@@ -67,8 +72,8 @@ pub struct Router {
 /// How placements compare with one another, whatever the problem.
 #[derive(Debug)]
 struct Ranks {
-    /// What the predicted time of each placement is multiplied by before they are compared: above 1 if there is a counterpart with a
-    /// better instruction set, and infinite beyond the last placement.
+    /// What the predicted time of each placement is multiplied by before they are compared: above 1 beside the host and if there is a
+    /// counterpart with a better instruction set, and infinite beyond the last placement.
     weights: Times,
     /// The order of the placements by number of threads, and by position among equals.
     by_threads: [u8; MAX_PLACES],
@@ -88,7 +93,11 @@ impl Ranks {
         };
         for (i, place) in places.iter().enumerate().take(MAX_PLACES) {
             let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
-            ranks.weights[i] = if places[i + 1..].iter().any(better) { 1.0 + CLEAR } else { 1.0 };
+            ranks.weights[i] = match place.memory == Memory::HOST {
+                true if places[i + 1..].iter().any(better) => 1.0 + CLEAR,
+                true => 1.0,
+                false => 1.0 + BESIDE,
+            };
             let count = |before: &dyn Fn(usize) -> bool| {
                 let ahead = places
                     .iter()

@@ -6,7 +6,7 @@ use web_time::Instant;
 
 use super::fit::fitted;
 use super::grid::Probe;
-use super::measure::{Budget, Estimate, Observed, Plan, Progress, SHARED, hopeless, survey};
+use super::measure::{Budget, Observed, Plan, Progress, SHARED, hopeless, survey};
 use super::{CalibrationReport, Effort, gpu};
 use crate::gpus::{self, Gpu};
 use crate::{Absent, Engine};
@@ -21,10 +21,10 @@ pub(crate) fn run(
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
     let (budget, seconds) = match effort {
-        Effort::Quick => (Budget { rounds: 8, sample: 20e-6, seconds: 0.005 }, 16.0),
+        Effort::Quick => (Budget { rounds: 8, sample: 20e-6, seconds: 0.006 }, 20.0),
         Effort::Thorough => (Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, 60.0),
     };
-    let plan = Plan { budget, seconds, estimate: Estimate::Least };
+    let plan = Plan { budget, seconds };
     let mut points: Vec<(Class, f64, Probe)> = Vec::new();
     for probe in probes {
         let problem = Problem::new(&probe.op, &probe.inputs)?;
@@ -38,7 +38,7 @@ pub(crate) fn run(
     let places = engine.cpu_places();
     let expected = |i: usize, observed: &[Observed]| match i.checked_sub(1) {
         Some(last) if points[last].0 == points[i].0 => {
-            hopeless(places, &observed[last].seconds(places), points[i].1 / points[last].1)
+            hopeless(places, &observed[last].typical().seconds, points[i].1 / points[last].1)
         }
         _ => vec![None; places.len()],
     };
@@ -54,8 +54,8 @@ pub(crate) fn run(
         }
         if let Some(curve) = calibrated.last_mut() {
             curve.work.push(*work);
-            let seconds = observed.seconds(places);
-            let disturbed = observed.is_disturbed(places, observed.least());
+            let seconds = observed.typical().seconds;
+            let disturbed = observed.is_disturbed(places, &seconds);
             curve.seconds.push(if disturbed { with_fair_gains(seconds, places) } else { seconds });
         }
     }
@@ -96,13 +96,17 @@ const HAND_OVER: f64 = 5e-6;
 /// The assumed share of the ideal gain of threads if nothing better is known.
 const FAIR: f64 = 0.8;
 
+/// More threads than this are assumed to gain as much as this many: most work that is disturbed is short.
+const FAIR_THREADS: usize = 4;
+
 /// Times for when another program had a core during every measurement of several threads: they are assumed to gain a
 /// fair share. Kernels run work that does not gain on one thread by themselves, so choosing too many threads costs less
 /// than choosing too few.
 fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return seconds };
     for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
-        seconds[i] = seconds[i].min(HAND_OVER + seconds[one] / (FAIR * place.threads as f64).max(1.0));
+        seconds[i] =
+            seconds[i].min(HAND_OVER + seconds[one] / (FAIR * place.threads.min(FAIR_THREADS) as f64).max(1.0));
     }
     seconds
 }

@@ -4,7 +4,7 @@ use kiln_ir::{Buffer, Error, Operand, Result};
 use kiln_route::Link;
 
 use super::grid::Probe;
-use super::measure::{Inputs, Progress};
+use super::measure::{self, Inputs, Progress};
 use crate::Engine;
 use crate::gpus::{Gpu, Launch};
 
@@ -49,14 +49,35 @@ fn times<'a>(
     }
     gpu.open()?;
     compile_ahead(gpu, probes)?;
-    let (launch, link) = (gpu.launch()?, gpu.link()?);
+    let (mut launches, mut links) = (Vec::new(), Vec::new());
     let mut seconds = Vec::with_capacity(probes.len());
     for (done, probe) in probes.iter().enumerate() {
         progress(Progress { done, total: probes.len(), what: probe.op.name() });
+        if done.is_multiple_of(probes.len().div_ceil(LAUNCHES)) {
+            launches.push(gpu.launch()?);
+        }
+        if done.is_multiple_of(probes.len().div_ceil(LINKS)) {
+            links.push(gpu.link()?);
+        }
+        let launch = typical(&launches);
         let time = inputs.show(&probe.inputs, |operands| gpu.kernel_seconds(&probe.op, operands, &launch));
         seconds.push(or_never(time)?);
     }
-    Ok(Times { launch, link, seconds })
+    let link = Link::median(&links).map_or_else(|| gpu.link(), Ok)?;
+    if launches.is_empty() {
+        launches.push(gpu.launch()?);
+    }
+    Ok(Times { launch: typical(&launches), link, seconds })
+}
+
+/// How often the launch and the links are measured, with problems between: they differ by a third from second to second.
+const LAUNCHES: usize = 16;
+const LINKS: usize = 4;
+
+/// A typical launch: the median of each of its parts.
+fn typical(launches: &[Launch]) -> Launch {
+    let of = |part: fn(&Launch) -> f64| measure::median(&mut launches.iter().map(part).collect::<Vec<_>>());
+    Launch { cold: of(|launch| launch.cold), queued: of(|launch| launch.queued) }
 }
 
 /// Compiles the kernels of these problems.

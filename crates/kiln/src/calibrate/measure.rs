@@ -15,9 +15,8 @@ const HOPELESS: f64 = 4.0;
 /// Seconds above which one run of a hopeless placement takes too long.
 const LONG: f64 = 2e-3;
 
-/// Everything is measured this often, seconds apart, and the minimum counts: a short disturbance has passed by the next
-/// time.
-const PASSES: usize = 2;
+/// Everything is measured this often, seconds apart: a short disturbance has passed by the next time.
+const PASSES: usize = 3;
 
 /// Doubtful problems are measured at most this often again.
 const OPINIONS: usize = 4;
@@ -81,92 +80,68 @@ pub(crate) struct Time {
 pub(crate) struct Observed {
     /// The minimum time of each placement; infinite if it was not measured.
     least: Vec<f64>,
-    /// The second least time of each placement over the passes.
-    confirmation: Vec<f64>,
     /// Whether each placement has an undisturbed sample.
     undisturbed: Vec<bool>,
-    /// The samples of all passes by round: seconds of each placement, infinite if it was not measured.
-    rounds: Vec<Vec<f64>>,
-    /// For each round whether no thread had to wait for a core in its pass.
-    quiet: Vec<bool>,
+    /// The rounds of all passes.
+    rounds: Vec<Round>,
+}
+
+/// One sample of each placement, one after another.
+#[derive(Debug, Clone, PartialEq)]
+struct Round {
+    /// Seconds of each placement, infinite if it was not measured.
+    seconds: Vec<f64>,
+    pass: usize,
+    /// Whether no thread had to wait for a core in its pass.
+    quiet: bool,
 }
 
 impl Observed {
     fn nothing(places: usize) -> Self {
         let never = vec![f64::INFINITY; places];
-        Self {
-            least: never.clone(),
-            confirmation: never,
-            undisturbed: vec![false; places],
-            rounds: Vec::new(),
-            quiet: Vec::new(),
-        }
+        Self { least: never, undisturbed: vec![false; places], rounds: Vec::new() }
     }
 
     fn add(&mut self, place: usize, time: Time) {
-        let least = self.least[place];
-        self.confirmation[place] = self.confirmation[place].min(time.seconds.max(least));
-        self.least[place] = least.min(time.seconds);
+        self.least[place] = self.least[place].min(time.seconds);
         self.undisturbed[place] |= time.undisturbed;
-    }
-
-    /// The minimum time of each placement; infinite if it was not measured.
-    pub(crate) fn least(&self) -> &[f64] {
-        &self.least
-    }
-
-    /// Seconds on each placement; infinite if it was not measured.
-    ///
-    /// `median of t(place) / t(widest one) in the quietest rounds * least t(widest one)` for single threads. They take
-    /// turns on one core, which slows down for milliseconds while its hyper-thread is busy: the times of one round
-    /// compare fairly even if one placement never had a quiet moment, and their minimum times do not. For several
-    /// threads, which use other cores, the minimum time.
-    pub(crate) fn seconds(&self, places: &[Place]) -> Vec<f64> {
-        let Some(widest) = places.iter().rposition(|place| place.threads == 1) else { return self.least.clone() };
-        let compared = |place: usize| {
-            let both = self.rounds.iter().map(|round| (round[place], round[widest]));
-            let ratio = quiet_ratio(both.filter(|(a, b)| a.is_finite() && b.is_finite()).collect())?;
-            (places[place].threads == 1).then_some(ratio * self.least[widest])
-        };
-        (0..places.len()).map(|place| compared(place).unwrap_or(self.least[place])).collect()
     }
 
     /// Typical seconds on each placement: the median over all rounds of the time relative to the round, whose level is the geometric mean
     /// of the placements that compete, at the level of a quiet round. Rounds in which threads had to wait for a core count only if there
     /// are few others. A program beside this one changes the level of rounds, and all placements of a round alike. The minimum times of several threads are luck: one late thread delays all of them, so that
-    /// the least of ten times is up to half of their median.
+    /// the least of ten times is up to half of their median. Without enough rounds, the minimum times.
     pub(crate) fn typical(&self) -> Typical {
         let best = self.least.iter().copied().fold(f64::INFINITY, f64::min);
         let competing: Vec<usize> = (0..self.least.len()).filter(|&i| self.least[i] < BEHIND * best).collect();
-        let level = |round: &Vec<f64>| {
-            let logs = competing.iter().map(|&i| round[i].ln());
+        let level = |round: &Round| {
+            let logs = competing.iter().map(|&i| round.seconds[i].ln());
             logs.sum::<f64>() / competing.len() as f64
         };
-        let mut rounds: Vec<(f64, &Vec<f64>, bool)> =
-            self.rounds.iter().zip(&self.quiet).map(|(round, &quiet)| (level(round), round, quiet)).collect();
-        rounds.retain(|(level, ..)| level.is_finite());
-        if rounds.iter().filter(|(.., quiet)| *quiet).count() >= 2 * QUIET {
-            rounds.retain(|(.., quiet)| *quiet);
+        let mut rounds: Vec<(f64, &Round)> = self.rounds.iter().map(|round| (level(round), round)).collect();
+        rounds.retain(|(level, _)| level.is_finite());
+        let enough = |only_quiet: bool| {
+            let of_half = |half| rounds.iter().filter(|(_, r)| r.pass % 2 == half && (r.quiet || !only_quiet)).count();
+            of_half(0).min(of_half(1)) >= QUIET
+        };
+        if !enough(false) {
+            return Typical { seconds: self.least.clone(), halves: [self.least.clone(), self.least.clone()] };
         }
-        let all = Typical { seconds: self.least.clone(), halves: [self.least.clone(), self.least.clone()] };
-        if rounds.len() < 2 * QUIET {
-            return all;
+        if enough(true) {
+            rounds.retain(|(_, round)| round.quiet);
         }
-        let mut levels: Vec<f64> = rounds.iter().map(|(level, ..)| *level).collect();
+        let mut levels: Vec<f64> = rounds.iter().map(|(level, _)| *level).collect();
         levels.sort_by(f64::total_cmp);
         let quiet = levels[levels.len() / 4];
         let of = |keep: &dyn Fn(usize) -> bool| {
             let seconds = |(place, &least): (usize, &f64)| {
-                let kept = rounds
-                    .iter()
-                    .enumerate()
-                    .filter(|&(number, (_, round, _))| keep(number) && round[place].is_finite());
-                let mut relative: Vec<f64> = kept.map(|(_, (level, round, _))| round[place].ln() - level).collect();
+                let kept = rounds.iter().filter(|(_, round)| keep(round.pass) && round.seconds[place].is_finite());
+                let mut relative: Vec<f64> = kept.map(|(level, round)| round.seconds[place].ln() - level).collect();
                 if relative.len() < QUIET { least } else { (median(&mut relative) + quiet).exp() }
             };
             self.least.iter().enumerate().map(seconds).collect()
         };
-        Typical { seconds: of(&|_| true), halves: [of(&|number| number % 2 == 0), of(&|number| number % 2 == 1)] }
+        Typical { seconds: of(&|_| true), halves: [of(&|pass| pass % 2 == 0), of(&|pass| pass % 2 == 1)] }
     }
 
     /// The times of placements so far behind that they are not measured again.
@@ -185,14 +160,8 @@ impl Observed {
     }
 
     /// Whether to measure again: a time that matters is not confirmed, or threads gained little.
-    fn is_doubtful(&self, places: &[Place], estimate: Estimate) -> bool {
-        let (one, several) = one_and_several(places, &self.least);
-        if estimate == Estimate::Typical {
-            return self.typical().is_doubtful() || self.lost_threads(places);
-        }
-        let rival = |seconds: f64| seconds.is_finite() && seconds <= RIVAL * one.min(several);
-        let unconfirmed = |(&least, &second): (&f64, &f64)| rival(least) && second > (1.0 + CONFIRMED) * least;
-        self.least.iter().zip(&self.confirmation).any(unconfirmed) || self.lost_threads(places)
+    fn is_doubtful(&self, places: &[Place]) -> bool {
+        self.typical().is_doubtful() || self.lost_threads(places)
     }
 
     /// Whether threads seem to gain nothing: all of them over one, or more over fewer. Either this is true, or another
@@ -220,17 +189,8 @@ fn gained_little(places: &[Place], seconds: &[f64]) -> bool {
     several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
 }
 
-/// The median ratio of pairs of times in the quietest quarter of the rounds, those with the smallest product of times;
-/// at least [`QUIET`] rounds, or `None` if there are fewer.
-fn quiet_ratio(mut pairs: Vec<(f64, f64)>) -> Option<f64> {
-    pairs.sort_by(|(a, b), (c, d)| (a * b).total_cmp(&(c * d)));
-    let quiet = pairs.get(..QUIET.max(pairs.len() / 4))?;
-    let mut ratios: Vec<f64> = quiet.iter().map(|(a, b)| a / b).collect();
-    Some(median(&mut ratios))
-}
-
 /// The median of at least one value.
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
@@ -240,7 +200,7 @@ fn median(values: &mut [f64]) -> f64 {
 pub(crate) struct Typical {
     /// Over all rounds.
     pub(crate) seconds: Vec<f64>,
-    /// Over every second round, and over the others.
+    /// Over every second pass, and over the others: what disturbs several rounds of a pass is not in both.
     pub(crate) halves: [Vec<f64>; 2],
 }
 
@@ -254,15 +214,6 @@ impl Typical {
     }
 }
 
-/// What counts as the time of a placement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Estimate {
-    /// [`Observed::seconds`].
-    Least,
-    /// [`Observed::typical`].
-    Typical,
-}
-
 /// The time to spend on a list of problems.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
@@ -270,8 +221,6 @@ pub(crate) struct Plan {
     pub(crate) budget: Budget,
     /// Seconds after which nothing is measured again, because on a busy machine everything stays doubtful.
     pub(crate) seconds: f64,
-    /// What will count, and so what has to be confirmed.
-    pub(crate) estimate: Estimate,
 }
 
 /// Measures every problem on every placement of the engine, [`PASSES`] times, and then doubtful ones again. `expected`
@@ -293,7 +242,7 @@ pub(crate) fn survey<'a>(
     let mut observed = vec![Observed::nothing(places.len()); probes.len()];
     let (mut done, mut total) = (0, PASSES * probes.len());
     for pass in 0..PASSES + OPINIONS {
-        let doubtful = |&i: &usize| pass < PASSES || observed[i].is_doubtful(places, plan.estimate);
+        let doubtful = |&i: &usize| pass < PASSES || observed[i].is_doubtful(places);
         let mut again: Vec<usize> = (0..probes.len()).filter(doubtful).collect();
         if pass >= PASSES {
             // Apparent losses of threads change decisions by more than a few percent, so they come first in the limited
@@ -316,8 +265,8 @@ pub(crate) fn survey<'a>(
             let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
             let quiet = measured.least.iter().zip(places).filter(|(_, place)| place.threads > 1);
             let quiet = quiet.filter_map(|(time, _)| time.as_ref()).all(|time| time.undisturbed);
-            observed[i].quiet.extend(measured.rounds.iter().map(|_| quiet));
-            observed[i].rounds.extend(measured.rounds);
+            let rounds = measured.rounds.into_iter().map(|seconds| Round { seconds, pass, quiet });
+            observed[i].rounds.extend(rounds);
             for (place, time) in measured.least.iter().enumerate() {
                 let known = expected.get(place).copied().flatten().map(|seconds| Time { seconds, undisturbed: true });
                 if let Some(time) = time.or(known) {
@@ -347,7 +296,7 @@ pub(crate) struct Budget {
     pub(crate) rounds: usize,
     /// Minimum seconds of a sample: a clock that ticks in tens of nanoseconds is then exact to a thousandth.
     pub(crate) sample: f64,
-    /// Seconds after which three samples of each placement suffice; after three times as many, one or two do.
+    /// Seconds after which four samples of each placement suffice; after three times as many, one or two do.
     pub(crate) seconds: f64,
 }
 
@@ -511,7 +460,7 @@ fn sample(
         }
         rounds.push(samples);
         let enough = start.elapsed().as_secs_f64() / budget.seconds;
-        if round >= 3 && enough > 1.0 || round >= 1 && enough > 3.0 {
+        if round >= QUIET && enough > 1.0 || round >= 1 && enough > 3.0 {
             break;
         }
     }
@@ -600,13 +549,10 @@ mod tests {
     #[test]
     fn little_gain_of_long_work_is_doubtful() {
         let twice = |pass: [f64; 3]| observed(&[pass; 2], true);
-        assert!(twice([100e-6, 90e-6, 88e-6]).is_doubtful(&places(), Estimate::Least));
-        assert!(!twice([100e-6, 90e-6, 50e-6]).is_doubtful(&places(), Estimate::Least));
-        assert!(!twice([1e-6, 0.9e-6, 5e-6]).is_doubtful(&places(), Estimate::Least), "too short to be shared");
-        assert!(
-            !twice([100e-6, 90e-6, 95e-6]).is_doubtful(&places()[..2], Estimate::Least),
-            "no place has several threads"
-        );
+        assert!(twice([100e-6, 90e-6, 88e-6]).is_doubtful(&places()));
+        assert!(!twice([100e-6, 90e-6, 50e-6]).is_doubtful(&places()));
+        assert!(!twice([1e-6, 0.9e-6, 5e-6]).is_doubtful(&places()), "too short to be shared");
+        assert!(!twice([100e-6, 90e-6, 95e-6]).is_doubtful(&places()[..2]), "no place has several threads");
     }
 
     #[test]
@@ -618,29 +564,6 @@ mod tests {
     }
 
     #[test]
-    fn times_of_one_core_compare_within_rounds() {
-        let (quiet, busy) = ([4e-6, 2e-6, 1.9e-6], [7e-6, 3e-6, 2.9e-6]);
-        let least = |rounds: &[[f64; 3]]| {
-            let mut observed = observed(&[quiet], true);
-            observed.rounds = rounds.iter().map(|round| round.to_vec()).collect();
-            observed.quiet = vec![true; rounds.len()];
-            // The widest placement never had a quiet moment.
-            observed.least[1] = rounds.iter().map(|round| round[1]).fold(f64::INFINITY, f64::min);
-            observed.seconds(&places())
-        };
-        // A quiet moment of the first placement alone, and one of all: rounds in which only one was quiet do not
-        // compare.
-        let mixed: Vec<[f64; 3]> = [[4e-6, 3e-6, 2.9e-6]].into_iter().chain([busy; 15]).collect();
-        assert!((least(&mixed)[0] - 7e-6).abs() < 1e-12);
-        let settled: Vec<[f64; 3]> = [busy; 12].into_iter().chain([quiet; 4]).collect();
-        assert!((least(&settled)[0] - 4e-6).abs() < 1e-12, "the quietest rounds count");
-        assert_eq!(least(&settled)[2], 1.9e-6, "other cores are not compared");
-        assert_eq!(least(&[busy; 3])[0], 4e-6, "too few rounds to compare");
-        let unwaited = [f64::INFINITY, 2e-6, 1.9e-6];
-        assert_eq!(least(&[unwaited; 8])[0], 4e-6, "not measured in any round");
-    }
-
-    #[test]
     fn typical_times_compare_within_rounds_and_are_no_luck() {
         let mut observed = observed(&[[4e-6, 2e-6, 1e-6]], true);
         // All rounds but four are slowed down alike; once several threads were lucky.
@@ -648,8 +571,7 @@ mod tests {
             let level = if i.is_multiple_of(4) { 1.0 } else { 1.7 };
             [4e-6 * level, 2e-6 * level, if i == 5 { 1e-6 } else { 2.5e-6 * level }]
         };
-        observed.rounds = (0..16).map(|i| round(i).to_vec()).collect();
-        observed.quiet = vec![false; 16];
+        observed.rounds = (0..32).map(|i| Round { seconds: round(i).to_vec(), pass: i / 8, quiet: false }).collect();
         observed.least = vec![4e-6, 2e-6, 1e-6];
         let typical = observed.typical();
         for seconds in [&typical.seconds, &typical.halves[0], &typical.halves[1]] {
@@ -657,11 +579,12 @@ mod tests {
             assert!((ratio / 1.25 - 1.0).abs() < 1e-9, "{seconds:?}");
         }
         assert!(!typical.is_doubtful(), "{typical:?}");
-        // Threads that differ from half to half have to be measured again.
-        observed.rounds.iter_mut().step_by(2).for_each(|round| round[2] *= 1.2);
+        // Threads that another program slowed down for most of some passes have to be measured again.
+        let slow = |i: usize| i / 8 % 2 == 1 && i % 8 < 5;
+        observed.rounds.iter_mut().enumerate().filter(|(i, _)| slow(*i)).for_each(|(_, round)| round.seconds[2] *= 1.2);
         assert!(observed.typical().is_doubtful());
-        // Rounds in which threads waited for a core do not count beside enough others.
-        observed.quiet.iter_mut().skip(1).step_by(2).for_each(|quiet| *quiet = true);
+        // Rounds in which threads waited for a core do not count if each half has enough others.
+        observed.rounds.iter_mut().enumerate().for_each(|(i, round)| round.quiet = !slow(i));
         assert!(!observed.typical().is_doubtful());
         observed.rounds.truncate(7);
         assert_eq!(observed.typical().seconds, observed.least, "too few rounds");
@@ -682,16 +605,6 @@ mod tests {
             assert_eq!(kept.get(n).as_ptr().addr() % 64, 16);
             assert!(kept.get(n).iter().all(|&x| x == 1.0) && kept.get(n).len() == n);
         }
-    }
-
-    #[test]
-    fn what_was_seen_once_is_doubtful() {
-        let seen = |passes: &[[f64; 3]]| observed(passes, true).is_doubtful(&places(), Estimate::Least);
-        assert!(seen(&[[1e-6, 1e-6, 1e-6]]));
-        assert!(!seen(&[[1e-6, 1e-6, 1e-6], [1.04e-6, 1e-6, 1e-6]]));
-        assert!(seen(&[[1e-6, 1e-6, 1e-6], [1.06e-6, 1e-6, 1e-6]]));
-        assert!(!seen(&[[1e-6, 1e-6, 1e-6], [1.06e-6, 1e-6, 1e-6], [1.01e-6, 2e-6, 2e-6]]));
-        assert!(!seen(&[[5e-6, 1e-6, 1e-6], [9e-6, 1e-6, 1e-6]]), "far behind");
     }
 
     #[test]

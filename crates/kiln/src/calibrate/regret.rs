@@ -11,7 +11,7 @@ use super::gpu::{HostToHost, NEVER};
 use super::graphs;
 pub use super::graphs::GraphRow;
 use super::grid::Probe;
-use super::measure::{Budget, Estimate, Plan, Progress, RIVAL, Typical, survey};
+use super::measure::{Budget, Plan, Progress, RIVAL, Typical, survey};
 #[cfg(not(target_arch = "wasm32"))]
 pub use super::shared::{SharedRow, shared};
 use crate::Engine;
@@ -324,10 +324,10 @@ pub fn evaluate(
     // The limit applies to doubtful problems after every problem was measured twice: on a shared machine many are
     // doubtful.
     let (budget, seconds) = match effort {
-        Effort::Quick => (Budget { rounds: 8, sample: 30e-6, seconds: 0.03 }, 27.0),
+        Effort::Quick => (Budget { rounds: 8, sample: 30e-6, seconds: 0.016 }, 32.0),
         Effort::Thorough => (Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, 60.0),
     };
-    let plan = Plan { budget, seconds, estimate: Estimate::Typical };
+    let plan = Plan { budget, seconds };
     let probes: Vec<&Probe> = problems.iter().map(|(probe, _)| probe).collect();
     // Doubtful problems are measured again whichever policy did well or badly on them: the policies choose after the last measurement
     // of a problem.
