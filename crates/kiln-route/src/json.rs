@@ -1,5 +1,5 @@
-//! JSON of profiles and recordings: types to and from the values of serde_json. Without the derive of serde, whose macros take longer
-//! to build than everything here.
+//! JSON of profiles and recordings: types to and from the values of serde_json. The derive of serde would be built for these types
+//! alone.
 //!
 //! Reading is strict: unknown fields and missing fields are errors, which name where they are. Of fields that occur twice in one object
 //! the last counts. Numbers are exact both ways.
@@ -18,7 +18,7 @@ pub(crate) trait Json: Sized {
     fn to_value(&self) -> Value;
 
     /// Reads a value.
-    fn from_value(value: &Value) -> Result<Self>;
+    fn from_value(value: Value) -> Result<Self>;
 
     /// The value of a field that is missing; `None` where it is required.
     fn missing() -> Option<Self> {
@@ -38,45 +38,28 @@ pub(crate) fn rounded(value: Value) -> Value {
     }
 }
 
-/// The error of another value than expected.
-fn unexpected(expected: impl Display, found: &Value) -> String {
-    let found = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(values) => return format!("expected {expected}, found a list of {}", values.len()),
-        Value::Object(_) => "an object",
-    };
-    format!("expected {expected}, found {found}")
-}
-
 /// Reads the value of a field or of an item, whose name errors begin with.
-pub(crate) fn named<T: Json>(name: impl Display, value: &Value) -> Result<T> {
+pub(crate) fn named<T: Json>(name: impl Display, value: Value) -> Result<T> {
     T::from_value(value).map_err(|error| format!("{name}: {error}"))
 }
 
-/// The fields of an object, which has no others than these.
-pub(crate) fn fields<'a>(value: &'a Value, names: &[&str]) -> Result<&'a Map<String, Value>> {
-    let fields = value.as_object().ok_or_else(|| unexpected("an object", value))?;
-    match fields.keys().find(|name| !names.contains(&name.as_str())) {
-        None => Ok(fields),
-        Some(name) => Err(format!("unknown field {name:?}")),
-    }
-}
-
-/// Reads a field, which may be missing if it has a default.
-pub(crate) fn field<T: Json>(fields: &Map<String, Value>, name: &str, default: Option<T>) -> Result<T> {
-    match fields.get(name) {
+/// Takes a field, which may be missing if it has a default.
+pub(crate) fn field<T: Json>(fields: &mut Map<String, Value>, name: &str, default: Option<T>) -> Result<T> {
+    match fields.remove(name) {
         Some(value) => named(name, value),
         None => default.or_else(T::missing).ok_or_else(|| format!("the field {name} is missing")),
     }
 }
 
+/// Checks that all fields were taken.
+pub(crate) fn all_known(fields: &Map<String, Value>) -> Result<()> {
+    fields.keys().next().map_or(Ok(()), |name| Err(format!("unknown field {name:?}")))
+}
+
 /// The items of a list of this length.
-pub(crate) fn items<const N: usize>(value: &Value) -> Result<&[Value; N]> {
-    let items = value.as_array().and_then(|items| items.as_slice().try_into().ok());
-    items.ok_or_else(|| unexpected(format_args!("a list of {N}"), value))
+pub(crate) fn items<const N: usize>(value: Value) -> Result<[Value; N]> {
+    let items = Vec::<Value>::from_value(value)?;
+    items.try_into().map_err(|items: Vec<_>| format!("expected a list of {N}, found one of {}", items.len()))
 }
 
 /// Types that serde knows. Of those here every value has JSON; numbers that are not finite become null.
@@ -87,20 +70,20 @@ macro_rules! known {
                 serde_json::json!(self)
             }
 
-            fn from_value(value: &Value) -> Result<Self> {
-                serde_json::from_value(value.clone()).map_err(|error| error.to_string())
+            fn from_value(value: Value) -> Result<Self> {
+                serde_json::from_value(value).map_err(|error| error.to_string())
             }
         }
     )*};
 }
-known!(u8, u32, i32, u64, usize, f64, String, (u64, f64));
+known!(u8, u32, i32, u64, usize, f64, String, (u64, f64), Vec<Value>, Map<String, Value>);
 
 impl Json for Precision {
     fn to_value(&self) -> Value {
         self.name().into()
     }
 
-    fn from_value(value: &Value) -> Result<Self> {
+    fn from_value(value: Value) -> Result<Self> {
         String::from_value(value)?.parse().map_err(|error: kiln_ir::Error| error.to_string())
     }
 }
@@ -110,7 +93,7 @@ impl<T: Json> Json for Option<T> {
         self.as_ref().map_or(Value::Null, T::to_value)
     }
 
-    fn from_value(value: &Value) -> Result<Self> {
+    fn from_value(value: Value) -> Result<Self> {
         if value.is_null() { Ok(None) } else { T::from_value(value).map(Some) }
     }
 
@@ -124,9 +107,8 @@ impl<T: Json> Json for Vec<T> {
         self.iter().map(T::to_value).collect()
     }
 
-    fn from_value(value: &Value) -> Result<Self> {
-        let items = value.as_array().ok_or_else(|| unexpected("a list", value))?;
-        items.iter().enumerate().map(|(i, item)| named(i, item)).collect()
+    fn from_value(value: Value) -> Result<Self> {
+        Vec::<Value>::from_value(value)?.into_iter().enumerate().map(|(i, item)| named(i, item)).collect()
     }
 }
 
@@ -142,9 +124,13 @@ macro_rules! object {
                 fields.into()
             }
 
-            fn from_value(value: &$crate::json::Value) -> $crate::json::Result<Self> {
-                let fields = $crate::json::fields(value, &[$(stringify!($field)),*])?;
-                Ok(Self { $($field: $crate::json::field(fields, stringify!($field), None$(.or(Some($default)))?)?),* })
+            fn from_value(value: $crate::json::Value) -> $crate::json::Result<Self> {
+                let mut fields = $crate::json::Json::from_value(value)?;
+                $(
+                    let $field = $crate::json::field(&mut fields, stringify!($field), None$(.or(Some($default)))?)?;
+                )*
+                $crate::json::all_known(&fields)?;
+                Ok(Self { $($field),* })
             }
         }
     };
@@ -159,7 +145,7 @@ macro_rules! list {
                 vec![$($crate::json::Json::to_value(&self.$field)),*].into()
             }
 
-            fn from_value(value: &$crate::json::Value) -> $crate::json::Result<Self> {
+            fn from_value(value: $crate::json::Value) -> $crate::json::Result<Self> {
                 let [$($field),*] = $crate::json::items(value)?;
                 Ok(Self { $($field: $crate::json::named(stringify!($field), $field)?),* })
             }
@@ -176,7 +162,7 @@ macro_rules! transparent {
                 $crate::json::Json::to_value(&self.0)
             }
 
-            fn from_value(value: &$crate::json::Value) -> $crate::json::Result<Self> {
+            fn from_value(value: $crate::json::Value) -> $crate::json::Result<Self> {
                 $crate::json::Json::from_value(value).map(Self)
             }
         }
@@ -192,7 +178,7 @@ mod tests {
 
     fn read<T: Json>(text: &str) -> Result<T> {
         let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        T::from_value(&value)
+        T::from_value(value)
     }
 
     #[derive(Debug, PartialEq)]
@@ -229,8 +215,8 @@ mod tests {
             (r#"{"name":"mug","cracks":-1}"#, "cracks: invalid value: integer `-1`, expected u32"),
             (r#"{"name":"mug","cracks":null}"#, "cracks: invalid type: null, expected u32"),
             (r#"{"name":null}"#, "name: invalid type: null, expected a string"),
-            (r#"["mug"]"#, "expected an object, found a list of 1"),
-            ("7", "expected an object, found a number"),
+            (r#"["mug"]"#, "invalid type: sequence, expected a map"),
+            ("7", "invalid type: integer `7`, expected a map"),
         ] {
             assert_eq!(read::<Cup>(text), Err(problem.into()), "{text}");
         }
@@ -242,14 +228,17 @@ mod tests {
     #[test]
     fn lists_have_their_length_and_errors_say_where() {
         let shelf = Shelf { rows: vec![vec![], vec![cup(0), cup(1)]], bars: (u64::MAX, 0.5) };
-        assert_eq!(Shelf::from_value(&shelf.to_value()), Ok(shelf));
+        assert_eq!(Shelf::from_value(shelf.to_value()), Ok(shelf));
         for (text, problem) in [
-            ("[[]]", "expected a list of 2, found a list of 1"),
-            ("[[],[1,2],3]", "expected a list of 2, found a list of 3"),
-            ("{}", "expected a list of 2, found an object"),
-            (r#"["",[1,2]]"#, "rows: expected a list, found a string"),
+            ("[[]]", "expected a list of 2, found one of 1"),
+            ("[[],[1,2],3]", "expected a list of 2, found one of 3"),
+            ("{}", "invalid type: map, expected a sequence"),
+            (r#"["",[1,2]]"#, "rows: invalid type: string \"\", expected a sequence"),
             (r#"[[[],[{"name":"mug"},{}]],[1,2]]"#, "rows: 1: 1: the field name is missing"),
-            (r#"[[[{"name":"mug","size":true}]],[1,2]]"#, "rows: 0: 0: size: invalid type: boolean `true`, expected u8"),
+            (
+                r#"[[[{"name":"mug","size":true}]],[1,2]]"#,
+                "rows: 0: 0: size: invalid type: boolean `true`, expected u8",
+            ),
             ("[[],[1,null]]", "bars: invalid type: null, expected f64"),
             ("[[],[1]]", "bars: invalid length 1, expected a tuple of size 2"),
             ("[[],[1,2,3]]", "bars: invalid length 3, expected fewer elements in array"),

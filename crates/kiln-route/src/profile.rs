@@ -193,7 +193,7 @@ pub(crate) fn parsed(text: &str) -> Result<Value, ProfileProblem> {
 }
 
 /// What is wrong with a value that holds this version of a profile: the version, or else the error of reading it.
-pub(crate) fn corrupt(version: &Value, error: &str) -> ProfileProblem {
+pub(crate) fn corrupt(version: Value, error: &str) -> ProfileProblem {
     match u32::from_value(version) {
         Ok(found) if found != PROFILE_VERSION => ProfileProblem::WrongVersion { found },
         _ => ProfileProblem::Corrupt(printable(error)),
@@ -369,7 +369,8 @@ impl Profile {
     /// kiln would not have written.
     pub fn from_json(text: &str, machine: &Machine) -> Result<Self, ProfileProblem> {
         let value = parsed(text)?;
-        let profile = Self::from_value(&value).map_err(|error| corrupt(&value["version"], &error))?;
+        let version = value["version"].clone();
+        let profile = Self::from_value(value).map_err(|error| corrupt(version, &error))?;
         profile.of_this_version(Some(machine))
     }
 

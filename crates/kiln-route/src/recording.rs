@@ -37,8 +37,8 @@ impl Recording {
     /// The errors of [`Profile::from_json`], but for the machine.
     pub fn from_json(text: &str) -> Result<Self, ProfileProblem> {
         let value = parsed(text)?;
-        let Self { profile, problems } =
-            Self::from_value(&value).map_err(|error| corrupt(&value["profile"]["version"], &error))?;
+        let version = value["profile"]["version"].clone();
+        let Self { profile, problems } = Self::from_value(value).map_err(|error| corrupt(version, &error))?;
         Ok(Self { profile: profile.of_this_version(None)?, problems })
     }
 }

@@ -44,7 +44,7 @@ impl Json for Backend {
         self.to_string().to_lowercase().into()
     }
 
-    fn from_value(value: &Value) -> json::Result<Self> {
+    fn from_value(value: Value) -> json::Result<Self> {
         let name = String::from_value(value)?;
         let mut found = [Self::Scalar, Self::Simd, Self::Gpu, Self::Cuda].into_iter();
         let found = found.find(|backend| backend.to_string().to_lowercase() == name);
