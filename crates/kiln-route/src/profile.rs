@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kiln_ir::Precision;
 
 use crate::history::Observed;
-use crate::json::{self, Json, Reader, list, object};
+use crate::json::{Json, Value, list, object};
 use crate::link::{Link, Transfer};
 use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
@@ -187,26 +187,17 @@ fn no_file() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a directory, a FIFO or a device, not a file")
 }
 
-/// What is wrong with JSON, which the message quotes: the version that it says, or else the error of reading it. `version` reads the former.
-pub(crate) fn corrupt(
-    text: &str,
-    error: &str,
-    version: impl FnOnce(&mut Reader<'_>) -> json::Result<Option<u32>>,
-) -> ProfileProblem {
-    match json::from_text(text, version) {
-        Ok(Some(found)) if found != PROFILE_VERSION => ProfileProblem::WrongVersion { found },
-        _ => ProfileProblem::Corrupt(printable(error)),
-    }
+/// Reads JSON as a value of any type.
+pub(crate) fn parsed(text: &str) -> Result<Value, ProfileProblem> {
+    serde_json::from_str(text).map_err(|error| ProfileProblem::Corrupt(error.to_string()))
 }
 
-/// The version of a profile of any version.
-pub(crate) fn version(from: &mut Reader<'_>) -> json::Result<Option<u32>> {
-    let mut version = None;
-    from.object(&mut |from, name| match name {
-        "version" => from.field(name, &mut version),
-        _ => from.skip(),
-    })?;
-    Ok(version)
+/// What is wrong with a value that holds this version of a profile: the version, or else the error of reading it.
+pub(crate) fn corrupt(version: Value, error: &str) -> ProfileProblem {
+    match u32::from_value(version) {
+        Ok(found) if found != PROFILE_VERSION => ProfileProblem::WrongVersion { found },
+        _ => ProfileProblem::Corrupt(printable(error)),
+    }
 }
 
 /// A text without control characters, which would direct the terminal that a message is printed on: names in files may have some.
@@ -368,7 +359,7 @@ impl Profile {
 
     /// The profile as JSON.
     pub fn to_json(&self) -> String {
-        json::to_text(self)
+        self.to_value().to_string()
     }
 
     /// Reads a profile of this machine.
@@ -377,7 +368,9 @@ impl Profile {
     /// [`ProfileProblem::WrongVersion`], [`ProfileProblem::Foreign`], and [`ProfileProblem::Corrupt`] for everything that
     /// kiln would not have written.
     pub fn from_json(text: &str, machine: &Machine) -> Result<Self, ProfileProblem> {
-        let profile = json::from_text(text, Self::read).map_err(|error| corrupt(text, &error, version))?;
+        let value = parsed(text)?;
+        let version = value["version"].clone();
+        let profile = Self::from_value(value).map_err(|error| corrupt(version, &error))?;
         profile.of_this_version(Some(machine))
     }
 

@@ -1,7 +1,7 @@
 //! What a machine measured, kept to judge decisions without it.
 
 use crate::json::{self, Json, object};
-use crate::profile::{Profile, ProfileProblem, corrupt, version};
+use crate::profile::{Profile, ProfileProblem, corrupt, parsed};
 
 /// The profile of a machine, and the times of problems that were measured beside it.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +28,7 @@ object!(RecordedProblem { name, seconds });
 impl Recording {
     /// As JSON, with four digits of every number: as many as differ from run to run.
     pub fn to_json(&self) -> String {
-        json::to_short_text(self)
+        json::rounded(self.to_value()).to_string()
     }
 
     /// Reads a recording of any machine.
@@ -36,16 +36,9 @@ impl Recording {
     /// # Errors
     /// The errors of [`Profile::from_json`], but for the machine.
     pub fn from_json(text: &str) -> Result<Self, ProfileProblem> {
-        let Self { profile, problems } = json::from_text(text, Self::read).map_err(|error| {
-            corrupt(text, &error, |from| {
-                let mut found = None;
-                from.object(&mut |from, name| match name {
-                    "profile" => version(from).map(|version| found = version),
-                    _ => from.skip(),
-                })?;
-                Ok(found)
-            })
-        })?;
+        let value = parsed(text)?;
+        let version = value["profile"]["version"].clone();
+        let Self { profile, problems } = Self::from_value(value).map_err(|error| corrupt(version, &error))?;
         Ok(Self { profile: profile.of_this_version(None)?, problems })
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use kiln_ir::op::Op;
 use kiln_ir::{Error, Result};
 
-use crate::json::{self, Json, Reader, Writer};
+use crate::json::{self, Json, Value};
 
 /// A kind of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,15 +40,15 @@ impl fmt::Display for Backend {
 
 /// By its name in small letters.
 impl Json for Backend {
-    fn write(&self, to: &mut Writer) {
-        self.to_string().to_lowercase().write(to);
+    fn to_value(&self) -> Value {
+        self.to_string().to_lowercase().into()
     }
 
-    fn read(from: &mut Reader<'_>) -> json::Result<Self> {
-        let name = String::read(from)?;
-        let found = [Self::Scalar, Self::Simd, Self::Gpu, Self::Cuda].into_iter();
-        let mut found = found.filter(|backend| backend.to_string().to_lowercase() == name);
-        found.next().ok_or_else(|| from.wrong(format_args!("unknown backend {name:?}")))
+    fn from_value(value: Value) -> json::Result<Self> {
+        let name = String::from_value(value)?;
+        let mut found = [Self::Scalar, Self::Simd, Self::Gpu, Self::Cuda].into_iter();
+        let found = found.find(|backend| backend.to_string().to_lowercase() == name);
+        found.ok_or_else(|| format!("unknown backend {name:?}"))
     }
 }
 
