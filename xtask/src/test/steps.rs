@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask test`.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::dependencies;
@@ -369,8 +370,8 @@ fn devices(runner: &mut Runner) -> Outcome {
     }
 }
 
-/// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
-/// name of wasm-bindgen.
+/// Some tests silently never run: those of a library with `test = false`, those in a file that is in no program, and in WebAssembly those
+/// without the name of wasm-bindgen.
 fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
     let sources = ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln"]
         .iter()
@@ -396,6 +397,10 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
             }
         }
     }
+    let alone = files_of_no_program(&runner.root().join("crates"));
+    if !alone.is_empty() {
+        return Outcome::Failed(format!("add these to tests/main.rs or Cargo.toml of their crate: {}", alone.join(", ")));
+    }
     if missing.is_empty() {
         return Outcome::OK;
     }
@@ -405,6 +410,32 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
          use wasm_bindgen_test::wasm_bindgen_test as test;` beside their tests: {}",
         missing.join(", ")
     ))
+}
+
+/// The files of tests that no program has: in a crate with `autotests = false` the manifest names the programs, and modules of
+/// `tests/main.rs` are the other files.
+fn files_of_no_program(crates: &Path) -> Vec<String> {
+    let mut alone = Vec::new();
+    for krate in std::fs::read_dir(crates).into_iter().flatten().flatten() {
+        let read = |file: &str| std::fs::read_to_string(krate.path().join(file)).unwrap_or_default();
+        let manifest = read("Cargo.toml");
+        if !manifest.contains("\nautotests = false") {
+            continue;
+        }
+        let main = read("tests/main.rs");
+        for file in std::fs::read_dir(krate.path().join("tests")).into_iter().flatten().flatten() {
+            let path = file.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let runs = name == "main"
+                || main.lines().any(|line| line == format!("mod {name};"))
+                || manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+            if path.extension().is_some_and(|extension| extension == "rs") && !runs {
+                alone.push(path.display().to_string());
+            }
+        }
+    }
+    alone.sort();
+    alone
 }
 
 /// What the examples that take arguments are given.
@@ -558,7 +589,7 @@ fn ptxas(runner: &mut Runner) -> Outcome {
 /// as skipped.
 fn cuda(runner: &mut Runner) -> Outcome {
     // The file that the kernel's part of the driver makes once it is loaded.
-    let driver = std::path::Path::new("/dev/nvidiactl").exists();
+    let driver = Path::new("/dev/nvidiactl").exists();
     let variables: &[(&str, &str)] = if driver { &[("KILN_REQUIRE", "cuda")] } else { &[] };
     match runner.test(|test| test.package() == "kiln-cuda" || test.name == "cuda", &[], variables) {
         Err(error) => Outcome::Failed(error.to_string()),
@@ -611,8 +642,7 @@ fn miri(runner: &mut Runner) -> Outcome {
         // would be one of a library below it. All of its tests take an interpreter a quarter of an hour.
         let lines = [
             "cargo +nightly miri test -p kiln-simd --no-default-features --test small",
-            "cargo +nightly miri test -p kiln-device --test backend --test batch --test device_pool --test matmul_cache \
-             --test tensor -- threads futures_may",
+            "cargo +nightly miri test -p kiln-device --test all -- threads futures_may --skip pool_batch --skip pool_callers",
         ];
         run_all(runner, &lines, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
     })
