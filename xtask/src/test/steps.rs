@@ -18,11 +18,11 @@ pub(super) struct Step {
     pub(super) what: String,
     /// Whether `--quick` runs it.
     pub(super) quick: bool,
-    /// Whether it runs beside the steps that follow the build: it starts programs of cargo alone, which spend most of their time on
-    /// one processor.
+    /// Whether it runs beside the steps that follow it: it starts programs of cargo alone, which spend most of their time on one
+    /// processor. If it runs beside `build`, it must not build in the same folder, because cargo would let one of them wait.
     pub(super) beside: bool,
-    /// Whether it waits until all steps that run beside others have ended.
-    pub(super) waits: bool,
+    /// The step beside others that must have ended before it begins.
+    pub(super) after: Option<&'static str>,
     /// Does it.
     pub(super) run: Box<dyn Fn(&mut Runner) -> Outcome + Send + Sync>,
 }
@@ -34,7 +34,7 @@ impl Step {
             what: what.to_owned(),
             quick: true,
             beside: false,
-            waits: false,
+            after: None,
             run: Box::new(run),
         }
     }
@@ -59,9 +59,9 @@ impl Step {
         Self { beside: true, ..self }
     }
 
-    /// Waits for those that run beside others.
-    fn waiting(self) -> Self {
-        Self { waits: true, ..self }
+    /// Waits for a step that runs beside others.
+    fn after(self, name: &'static str) -> Self {
+        Self { after: Some(name), ..self }
     }
 }
 
@@ -103,6 +103,11 @@ pub(super) fn all() -> Vec<Step> {
             "the facade builds at most 40 crates; all come from the registry, under permissive licences",
             dependencies::check,
         ),
+        // These two build in folders of their own.
+        Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
+            .slow()
+            .beside(),
+        Step::new("web-modules", "the modules of the page, and their sizes", web_modules).slow().beside(),
         Step::commands(
             "clippy",
             "no lint in any set of features",
@@ -122,15 +127,19 @@ pub(super) fn all() -> Vec<Step> {
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
+        Step::commands(
+            "doctests",
+            "the examples in the documentation run",
+            // The packages of the build above, xtask with its features of what they depend on included: nothing is built again. Here,
+            // because the steps that now begin beside others keep the folder locked for minutes.
+            &["cargo test --doc --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray"],
+        ),
         Step::new(
             "publish",
             "the crates can be packed, and the README's example compiles with the packed copies",
             publish,
         ),
         Step::new("semver", "the version allows what has changed of the public items since the last release", semver).slow(),
-        Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
-            .slow()
-            .beside(),
         Step::new("aarch64-neon", "the kernels and the engine on NEON, under qemu", aarch64).slow().beside(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
             let lines = [
@@ -150,7 +159,23 @@ pub(super) fn all() -> Vec<Step> {
         })
         .slow()
         .beside(),
-        Step::new("web-modules", "the modules of the page, and their sizes", web_modules).slow().beside(),
+        Step::commands(
+            "release",
+            "every operation as the optimiser of a release build has left it",
+            &["cargo run --quiet --release -p xtask-verify"],
+        )
+        .beside(),
+        Step::commands(
+            "benches",
+            "no lint in the benchmarks; those of CUDA compile",
+            &[
+                "cargo clippy -p kiln-benches --all-targets -- -D warnings",
+                // A workspace of its own.
+                "cargo check --manifest-path benches/cuda/Cargo.toml --target-dir target",
+            ],
+        )
+        .slow()
+        .beside(),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages = [
@@ -196,18 +221,7 @@ pub(super) fn all() -> Vec<Step> {
         }));
     }
     steps.extend([
-        Step::commands(
-            "doctests",
-            "the examples in the documentation run",
-            // The packages of the build above, xtask with its features of what they depend on included: nothing is built again.
-            &["cargo test --doc --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray"],
-        ),
         Step::new("examples", "every example runs, but those that open a GPU", every_other_example_runs),
-        Step::commands(
-            "release",
-            "every operation as the optimiser of a release build has left it",
-            &["cargo run --quiet --release -p xtask-verify"],
-        ),
         Step::new(
             "devices",
             "every operation on every GPU of this machine, by default one that is not software",
@@ -226,17 +240,7 @@ pub(super) fn all() -> Vec<Step> {
             "quantised products on AVX-512 without its dot products of bytes",
             without_vnni,
         ),
-        Step::commands(
-            "benches",
-            "no lint in the benchmarks; those of CUDA compile",
-            &[
-                "cargo clippy -p kiln-benches --all-targets -- -D warnings",
-                // A workspace of its own.
-                "cargo check --manifest-path benches/cuda/Cargo.toml --target-dir target",
-            ],
-        )
-        .slow(),
-        Step::new("web", "the page in Chromium, and its modules in Node", web).slow().waiting(),
+        Step::new("web", "the page in Chromium, and its modules in Node", web).slow().after("web-modules"),
     ]);
     steps
 }
@@ -399,7 +403,10 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
     }
     let alone = files_of_no_program(&runner.root().join("crates"));
     if !alone.is_empty() {
-        return Outcome::Failed(format!("add these to tests/main.rs or Cargo.toml of their crate: {}", alone.join(", ")));
+        return Outcome::Failed(format!(
+            "add these to tests/main.rs or Cargo.toml of their crate: {}",
+            alone.join(", ")
+        ));
     }
     if missing.is_empty() {
         return Outcome::OK;
@@ -481,18 +488,17 @@ fn without_vnni(runner: &mut Runner) -> Outcome {
     if !isa::of_this_processor().contains(&("avx512", true)) {
         return Outcome::Skipped { reason: "this machine has no avx512".into(), remedy: Vec::new() };
     }
-    let products = |test: &Program| test.package() == "kiln-simd" && ["int8", "products"].contains(&test.name.as_str());
-    runner.test(products, &[], &[("KILN_TEST_WITHOUT_VNNI", "1")]).into()
+    let products = |test: &Program| test.package() == "kiln-simd" && test.name == "all";
+    runner.test(products, &["int8::", "products::"], &[("KILN_TEST_WITHOUT_VNNI", "1")]).into()
 }
 
 /// The tests of kiln-simd, and of the facade those of the engine: the rest of the facade has nothing that depends on the processor.
 fn aarch64(runner: &mut Runner) -> Outcome {
-    let tests = match std::fs::read_dir(runner.root().join("crates/kiln-simd/tests")) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path()),
+    let manifest = match std::fs::read_to_string(runner.root().join("crates/kiln-simd/Cargo.toml")) {
+        Ok(manifest) => manifest,
         Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let names = tests.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    let names = names.filter_map(|path| path.file_stem()?.to_str().map(str::to_owned));
+    let names = manifest.split("[[test]]\nname = \"").skip(1).filter_map(|test| test.split('"').next());
     let names: Vec<String> = names.map(|name| format!("--test {name}")).collect();
     let tests = format!(
         "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu \

@@ -61,7 +61,7 @@ pub(crate) fn chain(
     for (name, dims, bytes) in &tensors {
         writer.tensor(name, TensorKind::F32, dims, bytes).unwrap();
     }
-    let path = super::temporary(&format!("{name}.gguf"));
+    let path = std::env::temp_dir().join(format!("kiln-llm-{}-{name}.gguf", std::process::id()));
     writer.save(&path).unwrap();
     path
 }
