@@ -1,7 +1,4 @@
 //! Operations between slices of the host: opening the device, and what is kept for the next call.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +8,7 @@ use kiln_device::waiting::block_on;
 use kiln_ir::op::{Elementwise, Op, TopK};
 use kiln_ir::{Buffer, DataMut, Error, Operand, Operations};
 
-use support::{HostChoice, HostDevice, HostOptions, device, numbers, poll_times};
+use crate::support::{HostChoice, HostDevice, HostOptions, device, numbers, poll_times};
 
 type Backend = kiln_device::Backend<HostDevice>;
 

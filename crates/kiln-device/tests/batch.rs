@@ -1,7 +1,4 @@
 //! Batches: results, what is kept from one execution to the next, and what is refused.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::thread;
 
@@ -12,7 +9,8 @@ use kiln_ir::op::reference::Expected;
 use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Elementwise, Matmul, Op, Outputs, Reduction};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
 
-use support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
+use crate::support;
+use crate::support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
 
 /// What the device did since `before`.
 fn since(device: &HostDevice, before: Statistics) -> Statistics {

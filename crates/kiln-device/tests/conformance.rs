@@ -1,13 +1,10 @@
 //! The conformance suite on the test device: that the device is right, and that the suite can fail.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::conformance::{Subnormals, check};
 use kiln_ir::graph::FusionLimits;
 use kiln_ir::op::Op;
 
-use support::{HostDevice, HostOptions, device};
+use crate::support::{HostDevice, HostOptions, device};
 
 /// The operations whose cases are small enough for the f64 reference, twice.
 fn is_quick(op: &Op) -> bool {

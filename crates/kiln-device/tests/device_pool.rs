@@ -1,13 +1,10 @@
 //! Several devices: cut operations, load, and the loss of a device.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::{Backend, Driver};
 use kiln_ir::op::{Dot, Elementwise, Matmul, Matvec, Op, QuantMatmul, Reduce, Reduction, Softmax, TopK};
 use kiln_ir::{Buffer, Error, Operand, Operations, QuantFormat, Record, f16};
 
-use support::{HostChoice, HostDevice, HostOptions, device, numbers};
+use crate::support::{HostChoice, HostDevice, HostOptions, device, numbers};
 
 type DevicePool = kiln_device::DevicePool<HostDevice>;
 

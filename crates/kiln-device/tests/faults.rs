@@ -1,7 +1,4 @@
 //! What goes wrong on a device: indices outside of their table, refused kernels, and the loss of the device.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::waiting::block_on;
 use kiln_device::{Backend, MatmulCache, State};
@@ -9,7 +6,7 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Attention, AttentionOperands, Elementwise, Gather, Op};
 use kiln_ir::{Buffer, Data, Error, Operand, Operations, Record, Result, Shape, TensorType};
 
-use support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
+use crate::support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
 
 fn index_error(position: usize, index: usize, bound: usize) -> Error {
     Error::Index { op: "gather", position, index, bound }

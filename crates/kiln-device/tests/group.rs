@@ -1,14 +1,13 @@
 //! Several simulated devices that work as one.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Batch, Driver, Group, State, Tensor};
 use kiln_ir::graph::FusionLimits;
 use kiln_ir::op::{AllReduce, Matmul, Op};
 use kiln_ir::{Buffer, DType, Data, Error, Operand, Record, Shape, TensorType, f16};
-use support::{HostChoice, HostDevice, HostOptions, numbers};
+
+use crate::support;
+use crate::support::{HostChoice, HostDevice, HostOptions, numbers};
 
 type Devices = Group<HostDevice>;
 

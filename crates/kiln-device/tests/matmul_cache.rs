@@ -1,13 +1,10 @@
 //! Products with weights that stay on a device.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::MatmulCache;
 use kiln_device::waiting::block_on;
 use kiln_ir::{DType, Error, Operand, QuantFormat, f16};
 
-use support::{HostDevice, HostOptions, device, numbers, poll_times};
+use crate::support::{HostDevice, HostOptions, device, numbers, poll_times};
 
 /// `x Wᵀ` of `k` columns.
 fn product(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {

@@ -1,14 +1,11 @@
 //! Device memory: what is used again, what goes back, and what happens where there is too little.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::{Backend, MatmulCache, MemoryUse};
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Elementwise, Op, Transpose};
 use kiln_ir::{Buffer, Error, Operand, Operations, Record, Result};
 
-use support::{Batch, HostDevice, HostOptions, device, elements, numbers, upload};
+use crate::support::{Batch, HostDevice, HostOptions, device, elements, numbers, upload};
 
 /// Devices that report a lack of memory at the allocation, and those that report it afterwards.
 fn both_kinds() -> [HostDevice; 2] {

@@ -1,7 +1,4 @@
 //! Batches that run on any device of a pool: their inputs, where they run, and what happens when devices are lost.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::thread::{scope, yield_now};
 
@@ -9,7 +6,8 @@ use kiln_device::{Driver, Lent};
 use kiln_ir::graph::TensorId;
 use kiln_ir::{Buffer, DType, Data, Error, Operand, Record, Shape, TensorType};
 
-use support::{HostDevice, HostOptions, numbers, upload};
+use crate::support;
+use crate::support::{HostDevice, HostOptions, numbers, upload};
 
 type DevicePool = kiln_device::DevicePool<HostDevice>;
 type PoolBatch = kiln_device::PoolBatch<HostDevice>;

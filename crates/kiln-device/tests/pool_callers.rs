@@ -1,7 +1,4 @@
 //! Callers of a device pool: whose work is submitted together, who is served first, and what they get if a device is lost.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{ScopedJoinHandle, scope, yield_now};
@@ -9,7 +6,7 @@ use std::thread::{ScopedJoinHandle, scope, yield_now};
 use kiln_device::Driver;
 use kiln_ir::{Error, Operations, Result};
 
-use support::{HostDevice, HostOptions, numbers};
+use crate::support::{HostDevice, HostOptions, numbers};
 
 type DevicePool = kiln_device::DevicePool<HostDevice>;
 

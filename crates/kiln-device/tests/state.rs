@@ -1,14 +1,11 @@
 //! States: memory that executions of batches change.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_device::State;
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::WriteRows;
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Shape, TensorType};
 
-use support::{Batch, HostDevice, HostOptions, device, numbers};
+use crate::support::{Batch, HostDevice, HostOptions, device, numbers};
 
 fn ty(dtype: DType, dims: &[usize]) -> TensorType {
     TensorType::of(dtype, Shape::new(dims).unwrap()).unwrap()

@@ -1,12 +1,9 @@
 //! Tensors in device memory: views, copies, reading, and operations on them.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_ir::op::{Elementwise, Matmul, Op, TopK};
 use kiln_ir::{Buffer, Error, Operand, QuantFormat, f16};
 
-use support::{HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
+use crate::support::{HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
 
 fn aligned_to(view_alignment: u64) -> HostDevice {
     HostDevice::new(HostOptions { view_alignment, ..HostOptions::default() })

@@ -1,10 +1,8 @@
 //! Vocabularies that contradict themselves give errors that name what is wrong. The crate `fuzz` has mutated ones.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_llm::{Encoding, Error};
-use support::{BYTE, Keys, NORMAL, bpe, spm, unigram, wordpiece};
+
+use crate::support::{BYTE, Keys, NORMAL, bpe, spm, unigram, wordpiece};
 
 /// The message of the error.
 #[track_caller]

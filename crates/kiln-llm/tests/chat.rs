@@ -1,14 +1,13 @@
 //! Chats: templates, and conversations as tokens.
-#![cfg(all(feature = "chat", not(target_arch = "wasm32")))]
-
-mod support;
 
 use std::time::Instant;
 
 use kiln::Engine;
 use kiln_llm::{Channel, ChatTemplate, Encoding, Error, Message, Model, Reply, Sampler, SessionOptions, Tokenizer};
-use support::random_model::{KINDS, RandomModel};
-use support::{CONTROL, USER};
+
+use crate::support;
+use crate::support::random_model::{KINDS, RandomModel};
+use crate::support::{CONTROL, USER};
 
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' \
                       + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";

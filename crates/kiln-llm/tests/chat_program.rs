@@ -1,12 +1,10 @@
 //! The command `chat` of the program as users run it.
-#![cfg(all(feature = "program", feature = "chat", not(target_arch = "wasm32")))]
-
-mod support;
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use support::random_model::{KINDS, RandomModel};
+use crate::support;
+use crate::support::random_model::{KINDS, RandomModel};
 
 /// Messages in turn with the tokens that the random models have.
 const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' and m.content == 'x' %}\
@@ -70,7 +68,7 @@ fn problems_are_reported_with_what_to_do() {
     let (code, out, errors) = chat(&[&model, "--system", "x"], "ab\n");
     assert_eq!((code, &*out), (1, ""));
     assert!(errors.contains("no system"), "{errors}");
-    let template = std::env::temp_dir().join(format!("kiln-llm-{}-template.jinja", std::process::id()));
+    let template = support::temporary("template.jinja");
     std::fs::write(&template, "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
     let template = template.to_str().unwrap();
     let (code, out, _) = chat(&[&model, "--template", template, "--system", "x", "-n", "3"], "ab\n");

@@ -1,15 +1,14 @@
 //! Embeddings: a small BERT of random weights against exact arithmetic, texts together and alone, and files that are damaged,
 //! contradict themselves or are of the other kind.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln::Engine;
 use kiln_llm::{EmbeddingModel, EmbeddingOptions, Error, Folder, Model, ModelKind, Pooling};
 use serde_json::{Value, json};
-use support::random_bert::{Form, PLAIN, POSITIONS, RandomBert, Rows, VOCABULARY, WIDTH};
-use support::random_folder::TemporaryFolder;
-use support::random_model::{KINDS, LLAMA, RandomModel};
+
+use crate::support;
+use crate::support::random_bert::{Form, PLAIN, POSITIONS, RandomBert, Rows, VOCABULARY, WIDTH};
+use crate::support::random_folder::TemporaryFolder;
+use crate::support::random_model::{KINDS, LLAMA, RandomModel};
 
 /// Texts and their tokens, from the shortest to the longest that there are positions for.
 fn texts() -> Vec<(String, Vec<u32>)> {

@@ -1,15 +1,13 @@
 //! Models in folders of Hugging Face: what they compute, against exact arithmetic, and folders that are damaged or contradict themselves.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::f64::consts::TAU;
 
 use kiln::{DType, Engine};
 use kiln_llm::{Error, Folder, Model, ModelOutline, SessionOptions};
 use serde_json::{Value, json};
-use support::random_folder::{FolderTensor, Form, PLAIN, TemporaryFolder, safetensors};
-use support::random_model::{
+
+use crate::support::random_folder::{FolderTensor, Form, PLAIN, TemporaryFolder, safetensors};
+use crate::support::random_model::{
     Divisors, Experts, GEMMA2, GEMMA3, GPT_OSS, Kind, LLAMA, LLAMA3, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, QkNorms,
     RandomModel, Scaling,
 };

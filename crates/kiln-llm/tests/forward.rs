@@ -1,17 +1,15 @@
 //! What models compute: small ones of random weights against exact arithmetic, and sessions whatever they are cut into.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::collections::HashSet;
 
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Loader, Model, Sampler, Session, SessionOptions};
-use support::random_model::{
+
+use crate::support::random_model::{
     Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, GPT_OSS, KINDS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE,
     RandomModel, VOCABULARY,
 };
-use support::several;
+use crate::support::several;
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
 

@@ -1,10 +1,9 @@
 //! Tokenizers from `tokenizer.json`.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_llm::{Encoding, Error, TokenKind, Tokenizer};
 use serde_json::{Value, json};
+
+use crate::support;
 
 const PLAIN: Encoding = Encoding { add_special: false, parse_special: false };
 

@@ -1,12 +1,11 @@
 //! The program as users run it.
-#![cfg(all(feature = "program", not(target_arch = "wasm32")))]
-
-mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use kiln_gguf::{Gguf, TensorKind, Writer};
+
+use crate::support;
 
 /// Runs the program; its exit code, output and errors.
 fn run(arguments: &[&str]) -> (i32, String, String) {

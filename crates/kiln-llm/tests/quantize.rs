@@ -1,5 +1,4 @@
 //! Models in other element types: every byte is what the formats' own encoders write.
-#![cfg(not(target_arch = "wasm32"))]
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -1,7 +1,4 @@
 //! Tokens with their texts as asynchronous streams.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use std::pin::Pin;
 
@@ -10,8 +7,9 @@ use futures_util::{Stream, StreamExt};
 use kiln::Engine;
 use kiln_llm::{Error, Generated, Model, Result, Sampler, Session, SessionOptions};
 use pollster::block_on;
-use support::chain::chain;
-use support::random_model::{KINDS, RandomModel};
+
+use crate::support::chain::chain;
+use crate::support::random_model::{KINDS, RandomModel};
 
 fn engine() -> Engine {
     Engine::builder().without_profile().build().unwrap()

@@ -1,10 +1,9 @@
 //! Each kind of tokenizer on a vocabulary that a person can follow.
-#![cfg(not(target_arch = "wasm32"))]
-
-mod support;
 
 use kiln_llm::{Encoding, Error, SequenceBreakers, TokenKind, Tokenizer};
-use support::{bpe, spm, unigram, wordpiece};
+
+use crate::support;
+use crate::support::{bpe, spm, unigram, wordpiece};
 
 const PLAIN: Encoding = Encoding { add_special: false, parse_special: false };
 const SPECIAL: Encoding = Encoding { add_special: false, parse_special: true };

@@ -1,10 +1,9 @@
 //! Sums over the devices of a group, run as text: every device gets the sum in their order, whichever of them is ahead.
 
-mod support;
-
 use kiln_ptx::Kernel;
 use kiln_ptx::kernels::all_reduce::AllReduce;
-use support::{Device, floats, words};
+
+use crate::support::{Device, floats, words};
 
 /// Random words (a linear congruential generator).
 struct Random(u64);

@@ -1,14 +1,13 @@
 //! Element-wise functions and chains of them, run as text, against the f64 reference.
 
-mod support;
-
 use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_ir::op::reference::{self, Random};
 use kiln_ir::op::{Elementwise, ElementwiseKind, Op, Operation};
 use kiln_ir::{Buffer, Error, Record, Shape, TensorType};
 use kiln_ptx::Target;
 use kiln_ptx::kernels::elementwise::Chain;
-use support::{Device, floats, words};
+
+use crate::support::{Device, floats, words};
 
 /// Results of a chain on inputs.
 fn run(

@@ -1,9 +1,6 @@
 //! Texts of kernels as they were last reviewed. `KILN_BLESS=1` writes them again.
 #![cfg(not(target_arch = "wasm32"))]
 
-#[path = "support/catalogue.rs"]
-mod catalogue;
-
 use std::path::Path;
 
 use kiln_ir::QuantFormat;
@@ -13,6 +10,8 @@ use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Epilogue, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::Quantize;
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, PtxType, Target};
+
+use crate::catalogue;
 
 fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name).with_extension("ptx");

@@ -1,7 +1,5 @@
 //! Kernels that choose by index, run as text, against the reference.
 
-mod support;
-
 use kiln_ir::op::reference::Case;
 use kiln_ir::op::{
     Gather as GatherOp, IndexAdd as IndexAddOp, Op, Operation, Scatter as ScatterOp, WriteRows as WriteRowsOp,
@@ -11,7 +9,8 @@ use kiln_ir::{Buffer, Operand};
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::write_rows::WriteRows;
-use support::Device;
+
+use crate::support::Device;
 
 fn bytes(indices: &[u32]) -> Vec<u8> {
     indices.iter().flat_map(|index| index.to_le_bytes()).collect()

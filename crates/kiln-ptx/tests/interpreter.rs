@@ -1,9 +1,8 @@
 //! The interpreter finds the faults that the other tests rely on it to find.
 
-mod support;
-
 use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel, Target, Value};
-use support::Device;
+
+use crate::support::Device;
 
 /// A kernel, and what it says that it reads early.
 struct Written(PtxKernel, Option<Vec<usize>>);

@@ -1,7 +1,5 @@
 //! Reductions, softmax, norms, transposes and matrix products, run as text, against the f64 reference.
 
-mod support;
-
 use kiln_ir::op::reference::{self, Case, Input, Random};
 use kiln_ir::op::{
     Attention, AttentionExtents, LayerNorm, LogSoftmax, Matmul, MatmulExtents, Op, Operation, Reduce, Reduction,
@@ -16,7 +14,8 @@ use kiln_ptx::kernels::rows::RowsPlan;
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Kernel, Launch, Target};
-use support::{Device, Sample, floats, words};
+
+use crate::support::{Device, Sample, floats, words};
 
 const TARGETS: [Target; 2] = [Target::Sm70, Target::Sm80];
 

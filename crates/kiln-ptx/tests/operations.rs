@@ -1,7 +1,5 @@
 //! Kernels of one launch, run as text, against the f64 reference: the cases that are small enough to be interpreted.
 
-mod support;
-
 use kiln_ir::op::reference::{self, Case, Expected, Input};
 use kiln_ir::op::{
     Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Bound, Cast as CastOp, Compare as CompareOp,
@@ -23,7 +21,8 @@ use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::topk::TopK;
 use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
-use support::{Device, Sample, floats, words};
+
+use crate::support::{Device, Sample, floats, words};
 
 /// Elements of the result.
 fn elements(inputs: &[Operand<'_>], op: &Op) -> usize {

@@ -1,7 +1,5 @@
 //! Numbers in two parts of bf16, what a product of them leaves, counts of keys, and products of few rows.
 
-mod support;
-
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands, RmsNorm};
 use kiln_ir::{Buffer, DType, Error, QuantFormat, Shape, TensorType};
@@ -9,7 +7,8 @@ use kiln_ptx::kernels::attention::CausalSight;
 use kiln_ptx::kernels::gemm::FewRowsGemm;
 use kiln_ptx::kernels::quant::{RepairRows, SplitBlocks, SplitRows, WarpGroupTiling, plane_bytes};
 use kiln_ptx::{PtxType, Target};
-use support::Device;
+
+use crate::support::Device;
 
 fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()

@@ -1,12 +1,11 @@
 //! Operations that move elements, run as text, against the reference: a launch an operand, after one that fills.
 
-mod support;
-
 use kiln_ir::op::{Matmul as MatmulOp, Movement, Permute, reference};
 use kiln_ir::{Buffer, Operand, TensorType};
 use kiln_ptx::Kernel;
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
-use support::Device;
+
+use crate::support::Device;
 
 /// Runs an operation as the backend for NVIDIA does. Memory ends with a whole word.
 fn run(op: &impl Movement, inputs: &[Operand<'_>]) -> Result<Buffer, String> {

@@ -1,8 +1,6 @@
 //! What warps do together on tensor cores, run as text: products of fragments and of matrices against plain products, and
 //! attention against the f64 reference.
 
-mod support;
-
 use kiln_ir::op::reference::{Expected, Random};
 use kiln_ir::op::{Attention as AttentionOp, ElementwiseKind, Matmul, MatmulExtents, Operation, Param};
 use kiln_ir::{Error, Operand, f16};
@@ -13,7 +11,8 @@ use kiln_ptx::{
     Argument, Bf16, BlockOrder, Builder, F16, Fragment, Global, Kernel, Launch, Panels, Pointer, PtxKernel, PtxType,
     Shared, Target,
 };
-use support::{Device, floats, to_bf16, words};
+
+use crate::support::{Device, floats, to_bf16, words};
 
 struct Written(PtxKernel);
 

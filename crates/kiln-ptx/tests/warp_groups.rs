@@ -1,16 +1,14 @@
 //! Products and attention on warp groups, as far as they can be looked at without a GPU: what launches pass to kernels.
 
-#[path = "support/catalogue.rs"]
-mod catalogue;
-mod support;
-
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, MatmulExtents};
 use kiln_ir::{Error, QuantFormat};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::WarpGroupTiling;
 use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap, Together};
-use support::Device;
+
+use crate::catalogue;
+use crate::support::Device;
 
 const STORED: Matmul = Matmul { transpose_a: false, transpose_b: true };
 /// Multiprocessors of an H200.

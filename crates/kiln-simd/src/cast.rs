@@ -89,7 +89,7 @@ impl PlainKernel for ToF32<'_> {
     fn run(self) {
         match self.0 {
             // They are whole blocks, and have as many elements as the slice.
-            Data::Blocks(format, blocks) => drop(format.decode(blocks, self.1)),
+            Data::Blocks(format, blocks) => drop(format.decode_inlined(blocks, self.1)),
             floats => kiln_ir::widen(floats, self.1),
         }
     }

@@ -1,14 +1,14 @@
 //! Element-wise operations beyond the conformance suite: a sweep over the f32 numbers, and that a value depends on
 //! nothing but its operands.
 
-mod support;
-
 use kiln_ir::op::reference::{Random, SPECIAL, error_of};
 use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_ir::{DataMut, Operand};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::support;
 
 const PARAMS: [f32; 2] = [-0.75, 1.5];
 

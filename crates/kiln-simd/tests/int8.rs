@@ -1,12 +1,12 @@
 //! Products with quantised weights at [`Precision::Int8`]; what cannot be rounded at the contract, too.
 
-mod support;
-
 use kiln_ir::op::reference::Random;
 use kiln_ir::{Precision, QuantFormat};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::support;
 
 /// The unit of f32.
 const U: f64 = 1.0 / 16_777_216.0;

@@ -1,15 +1,14 @@
 //! Products of matrices, of quantised weights and of images with kernels, beyond the conformance suite: every tile, and
 //! that an element has the same bits whatever computes it.
 
-mod support;
-
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Convolve2d, Matmul, Matvec, Padding};
 use kiln_ir::{Data, DataMut, Error, Operand, QuantFormat, Shape};
 use kiln_simd::{Isa, Operations, Simd};
-use support::{sampled, step};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::support::{sampled, step};
 
 /// Rows and columns up to which every product is tried: more than two of the largest tiles (14 x 32) are on the way,
 /// and every width of the widest (9 x 48).

@@ -1,14 +1,13 @@
 //! What reductions and operations on rows promise beyond their contract: bits, threads, errors.
 
-mod support;
-
 use kiln_ir::op::reference::{Case, Input, Random, conform};
 use kiln_ir::op::{Dot, Op, Reduce, Reduction};
 use kiln_ir::{Buffer, Error, Operand};
 use kiln_simd::{Isa, Operations, Simd};
-use support::step;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::support::step;
 
 /// Sums over one leaf of the tree, one past it, a few leaves, one past a thread's part, many parts.
 const LENGTHS: [usize; 12] = [1, 17, 100, 1000, 4095, 4096, 4097, 20_000, 131_073, 300_001, 1_000_000, 3_333_333];

@@ -1,11 +1,10 @@
 //! The transpose beyond the conformance suite.
 
-mod support;
-
 use kiln_simd::{Isa, Operations, Simd};
-use support::sampled;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::support::sampled;
 
 #[test]
 fn results_do_not_depend_on_where_they_lie_nor_on_how_they_are_written() {

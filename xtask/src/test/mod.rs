@@ -3,7 +3,7 @@
 //! A step is one row in `steps::all`. It passes, fails, or is skipped with the reason and the commands that would correct
 //! it; with `CI=true` in the environment the step runs those commands instead. Later steps run after a failure, too, so one
 //! run reports every problem. Steps that keep one processor busy for minutes run one after another on a second thread, in parallel with
-//! the steps that follow them in the table.
+//! the steps that follow them in the table: the first of them from the beginning, those that need cargo's main folder after the build.
 
 mod dependencies;
 mod isa;
@@ -14,8 +14,6 @@ mod tools;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::mpsc::Sender;
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use run::{Outcome, Runner};
@@ -67,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let chosen = steps.iter().filter(|step| {
         if arguments.only.is_empty() { !arguments.quick || step.quick } else { named(&arguments.only, &step.name) }
     });
+    let chosen: Vec<&Step> = chosen.collect();
     if arguments.list {
         for step in chosen {
             println!("{:<20} {}{}", step.name, step.what, if step.quick { "" } else { " (not with --quick)" });
@@ -79,40 +78,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let required = |step: &str| named(&arguments.require, step) || arguments.require.iter().any(|name| name == "all");
     let rows = std::thread::scope(|scope| -> Result<_> {
         let (send, steps_beside) = std::sync::mpsc::channel::<&Step>();
-        // Errors as text: those of this program cannot go from one thread to another.
-        let run = move |step: &Step| run_beside(step, required(&step.name)).map_err(|error| error.to_string());
-        let beside = scope.spawn(move || steps_beside.iter().map(run).collect::<Vec<_>>());
-        let mut beside = Some((send, beside));
-        let mut rows = Vec::new();
-        for step in chosen {
-            if let (true, Some((send, _))) = (step.beside, &beside) {
+        let (ended, rows_beside) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            for step in steps_beside {
+                // Errors as text: those of this program cannot go from one thread to another.
+                let row = run_beside(step, required(&step.name)).map_err(|error| error.to_string());
+                if ended.send(row).is_err() {
+                    break;
+                }
+            }
+        });
+        let (mut rows, mut beside) = (Vec::new(), Vec::<Row>::new());
+        for step in &chosen {
+            if step.beside {
                 println!("\n=== {}: runs beside what follows", step.name);
                 send.send(step).map_err(|_| "the steps beside others have ended")?;
                 continue;
             }
-            if step.waits {
-                rows.extend(end(beside.take())?);
+            if let Some(name) = step.after.filter(|name| chosen.iter().any(|step| step.name == *name)) {
+                while beside.iter().all(|row| row.name != name) {
+                    beside.push(rows_beside.recv()??);
+                }
             }
             println!("\n=== {}: {}", step.name, step.what);
             let row = run_step(step, required(&step.name), &mut runner);
             println!("{}", row.line());
             rows.push(row);
         }
-        rows.extend(end(beside)?);
+        // Now the thread ends after the last step.
+        drop(send);
+        rows.extend(beside);
+        for row in rows_beside {
+            rows.push(row?);
+        }
         Ok(rows)
     })?;
     Ok(report(&rows, start.elapsed()))
-}
-
-/// What sends steps to the thread that runs them beside others, and that thread.
-type Beside<'scope, 'step> = (Sender<&'step Step>, ScopedJoinHandle<'scope, Vec<std::result::Result<Row, String>>>);
-
-/// Waits until all steps that run beside others have ended.
-fn end(beside: Option<Beside<'_, '_>>) -> Result<Vec<Row>> {
-    let Some((send, thread)) = beside else { return Ok(Vec::new()) };
-    drop(send);
-    let rows = thread.join().map_err(|_| "a step panicked")?;
-    Ok(rows.into_iter().collect::<std::result::Result<_, _>>()?)
 }
 
 /// Runs a step that is a failure if it is skipped although it is required.

@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask test`.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::dependencies;
@@ -17,11 +18,11 @@ pub(super) struct Step {
     pub(super) what: String,
     /// Whether `--quick` runs it.
     pub(super) quick: bool,
-    /// Whether it runs beside the steps that follow the build: it starts programs of cargo alone, which spend most of their time on
-    /// one processor.
+    /// Whether it runs beside the steps that follow it: it starts programs of cargo alone, which spend most of their time on one
+    /// processor. If it runs beside `build`, it must not build in the same folder, because cargo would let one of them wait.
     pub(super) beside: bool,
-    /// Whether it waits until all steps that run beside others have ended.
-    pub(super) waits: bool,
+    /// The step beside others that must have ended before it begins.
+    pub(super) after: Option<&'static str>,
     /// Does it.
     pub(super) run: Box<dyn Fn(&mut Runner) -> Outcome + Send + Sync>,
 }
@@ -33,7 +34,7 @@ impl Step {
             what: what.to_owned(),
             quick: true,
             beside: false,
-            waits: false,
+            after: None,
             run: Box::new(run),
         }
     }
@@ -58,9 +59,9 @@ impl Step {
         Self { beside: true, ..self }
     }
 
-    /// Waits for those that run beside others.
-    fn waiting(self) -> Self {
-        Self { waits: true, ..self }
+    /// Waits for a step that runs beside others.
+    fn after(self, name: &'static str) -> Self {
+        Self { after: Some(name), ..self }
     }
 }
 
@@ -102,6 +103,11 @@ pub(super) fn all() -> Vec<Step> {
             "the facade builds at most 40 crates; all come from the registry, under permissive licences",
             dependencies::check,
         ),
+        // These two build in folders of their own.
+        Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
+            .slow()
+            .beside(),
+        Step::new("web-modules", "the modules of the page, and their sizes", web_modules).slow().beside(),
         Step::commands(
             "clippy",
             "no lint in any set of features",
@@ -121,15 +127,19 @@ pub(super) fn all() -> Vec<Step> {
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
+        Step::commands(
+            "doctests",
+            "the examples in the documentation run",
+            // The packages of the build above, xtask with its features of what they depend on included: nothing is built again. Here,
+            // because the steps that now begin beside others keep the folder locked for minutes.
+            &["cargo test --doc --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray"],
+        ),
         Step::new(
             "publish",
             "the crates can be packed, and the README's example compiles with the packed copies",
             publish,
         ),
         Step::new("semver", "the version allows what has changed of the public items since the last release", semver).slow(),
-        Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
-            .slow()
-            .beside(),
         Step::new("aarch64-neon", "the kernels and the engine on NEON, under qemu", aarch64).slow().beside(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
             let lines = [
@@ -149,7 +159,23 @@ pub(super) fn all() -> Vec<Step> {
         })
         .slow()
         .beside(),
-        Step::new("web-modules", "the modules of the page, and their sizes", web_modules).slow().beside(),
+        Step::commands(
+            "release",
+            "every operation as the optimiser of a release build has left it",
+            &["cargo run --quiet --release -p xtask-verify"],
+        )
+        .beside(),
+        Step::commands(
+            "benches",
+            "no lint in the benchmarks; those of CUDA compile",
+            &[
+                "cargo clippy -p kiln-benches --all-targets -- -D warnings",
+                // A workspace of its own.
+                "cargo check --manifest-path benches/cuda/Cargo.toml --target-dir target",
+            ],
+        )
+        .slow()
+        .beside(),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages = [
@@ -195,18 +221,7 @@ pub(super) fn all() -> Vec<Step> {
         }));
     }
     steps.extend([
-        Step::commands(
-            "doctests",
-            "the examples in the documentation run",
-            // The packages of the build above, xtask with its features of what they depend on included: nothing is built again.
-            &["cargo test --doc --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray"],
-        ),
         Step::new("examples", "every example runs, but those that open a GPU", every_other_example_runs),
-        Step::commands(
-            "release",
-            "every operation as the optimiser of a release build has left it",
-            &["cargo run --quiet --release -p xtask-verify"],
-        ),
         Step::new(
             "devices",
             "every operation on every GPU of this machine, by default one that is not software",
@@ -225,17 +240,7 @@ pub(super) fn all() -> Vec<Step> {
             "quantised products on AVX-512 without its dot products of bytes",
             without_vnni,
         ),
-        Step::commands(
-            "benches",
-            "no lint in the benchmarks; those of CUDA compile",
-            &[
-                "cargo clippy -p kiln-benches --all-targets -- -D warnings",
-                // A workspace of its own.
-                "cargo check --manifest-path benches/cuda/Cargo.toml --target-dir target",
-            ],
-        )
-        .slow(),
-        Step::new("web", "the page in Chromium, and its modules in Node", web).slow().waiting(),
+        Step::new("web", "the page in Chromium, and its modules in Node", web).slow().after("web-modules"),
     ]);
     steps
 }
@@ -369,8 +374,8 @@ fn devices(runner: &mut Runner) -> Outcome {
     }
 }
 
-/// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
-/// name of wasm-bindgen.
+/// Some tests silently never run: those of a library with `test = false`, those in a file that is in no program, and in WebAssembly those
+/// without the name of wasm-bindgen.
 fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
     let sources = ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln"]
         .iter()
@@ -396,6 +401,13 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
             }
         }
     }
+    let alone = files_of_no_program(&runner.root().join("crates"));
+    if !alone.is_empty() {
+        return Outcome::Failed(format!(
+            "add these to tests/main.rs or Cargo.toml of their crate: {}",
+            alone.join(", ")
+        ));
+    }
     if missing.is_empty() {
         return Outcome::OK;
     }
@@ -405,6 +417,32 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
          use wasm_bindgen_test::wasm_bindgen_test as test;` beside their tests: {}",
         missing.join(", ")
     ))
+}
+
+/// The files of tests that no program has: in a crate with `autotests = false` the manifest names the programs, and modules of
+/// `tests/main.rs` are the other files.
+fn files_of_no_program(crates: &Path) -> Vec<String> {
+    let mut alone = Vec::new();
+    for krate in std::fs::read_dir(crates).into_iter().flatten().flatten() {
+        let read = |file: &str| std::fs::read_to_string(krate.path().join(file)).unwrap_or_default();
+        let manifest = read("Cargo.toml");
+        if !manifest.contains("\nautotests = false") {
+            continue;
+        }
+        let main = read("tests/main.rs");
+        for file in std::fs::read_dir(krate.path().join("tests")).into_iter().flatten().flatten() {
+            let path = file.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let runs = name == "main"
+                || main.lines().any(|line| line == format!("mod {name};"))
+                || manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+            if path.extension().is_some_and(|extension| extension == "rs") && !runs {
+                alone.push(path.display().to_string());
+            }
+        }
+    }
+    alone.sort();
+    alone
 }
 
 /// What the examples that take arguments are given.
@@ -450,18 +488,17 @@ fn without_vnni(runner: &mut Runner) -> Outcome {
     if !isa::of_this_processor().contains(&("avx512", true)) {
         return Outcome::Skipped { reason: "this machine has no avx512".into(), remedy: Vec::new() };
     }
-    let products = |test: &Program| test.package() == "kiln-simd" && ["int8", "products"].contains(&test.name.as_str());
-    runner.test(products, &[], &[("KILN_TEST_WITHOUT_VNNI", "1")]).into()
+    let products = |test: &Program| test.package() == "kiln-simd" && test.name == "all";
+    runner.test(products, &["int8::", "products::"], &[("KILN_TEST_WITHOUT_VNNI", "1")]).into()
 }
 
 /// The tests of kiln-simd, and of the facade those of the engine: the rest of the facade has nothing that depends on the processor.
 fn aarch64(runner: &mut Runner) -> Outcome {
-    let tests = match std::fs::read_dir(runner.root().join("crates/kiln-simd/tests")) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path()),
+    let manifest = match std::fs::read_to_string(runner.root().join("crates/kiln-simd/Cargo.toml")) {
+        Ok(manifest) => manifest,
         Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let names = tests.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    let names = names.filter_map(|path| path.file_stem()?.to_str().map(str::to_owned));
+    let names = manifest.split("[[test]]\nname = \"").skip(1).filter_map(|test| test.split('"').next());
     let names: Vec<String> = names.map(|name| format!("--test {name}")).collect();
     let tests = format!(
         "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu \
@@ -558,7 +595,7 @@ fn ptxas(runner: &mut Runner) -> Outcome {
 /// as skipped.
 fn cuda(runner: &mut Runner) -> Outcome {
     // The file that the kernel's part of the driver makes once it is loaded.
-    let driver = std::path::Path::new("/dev/nvidiactl").exists();
+    let driver = Path::new("/dev/nvidiactl").exists();
     let variables: &[(&str, &str)] = if driver { &[("KILN_REQUIRE", "cuda")] } else { &[] };
     match runner.test(|test| test.package() == "kiln-cuda" || test.name == "cuda", &[], variables) {
         Err(error) => Outcome::Failed(error.to_string()),
@@ -611,8 +648,7 @@ fn miri(runner: &mut Runner) -> Outcome {
         // would be one of a library below it. All of its tests take an interpreter a quarter of an hour.
         let lines = [
             "cargo +nightly miri test -p kiln-simd --no-default-features --test small",
-            "cargo +nightly miri test -p kiln-device --test backend --test batch --test device_pool --test matmul_cache \
-             --test tensor -- threads futures_may",
+            "cargo +nightly miri test -p kiln-device --test all -- threads futures_may --skip pool_batch --skip pool_callers",
         ];
         run_all(runner, &lines, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
     })

@@ -346,12 +346,19 @@ impl QuantFormat {
     /// The elements that the blocks encode. Every pattern of bytes has a meaning: a scale that is NaN or infinite
     /// gives what IEEE 754 makes of the products and the difference.
     ///
-    /// It is inlined into its caller, so that a caller compiled for an instruction set gets it in that.
-    ///
     /// # Errors
     /// [`Error::Format`] when `out` is not whole blocks, [`Error::Length`] when the blocks do not fill it.
-    #[inline(always)]
     pub fn decode(self, blocks: &[u8], out: &mut [f32]) -> Result<()> {
+        self.decode_inlined(blocks, out)
+    }
+
+    /// Does what [`QuantFormat::decode`] does, inlined into its caller, so that a caller compiled for an instruction set gets it in
+    /// that. Each caller compiles the decoders of all formats.
+    ///
+    /// # Errors
+    /// The errors of [`QuantFormat::decode`].
+    #[inline(always)]
+    pub fn decode_inlined(self, blocks: &[u8], out: &mut [f32]) -> Result<()> {
         self.check(out.len(), blocks.len())?;
         self.decode_blocks(blocks, out);
         Ok(())
@@ -360,7 +367,7 @@ impl QuantFormat {
     /// Unpacks blocks: a small integer for each element, or an index into the code book of the format, and a scale and a minimum
     /// for each group, so that an element is `scale q - minimum` ([`Unpacked`]).
     ///
-    /// It is inlined into its caller, as [`QuantFormat::decode`] is, and only this format is.
+    /// It is inlined into its caller, as [`QuantFormat::decode_inlined`] is, and only this format is.
     ///
     /// # Errors
     /// [`Error::Format`] when `q` is not whole blocks, [`Error::Length`] when the blocks do not fill it, or `scales` and
@@ -420,8 +427,17 @@ impl QuantFormat {
     ///
     /// # Errors
     /// The errors of [`QuantFormat::decode`].
-    #[inline(always)]
     pub fn encode(self, x: &[f32], blocks: &mut [u8]) -> Result<()> {
+        self.encode_inlined(x, blocks)
+    }
+
+    /// Does what [`QuantFormat::encode`] does, inlined into its caller, so that a caller compiled for an instruction set gets it in
+    /// that. Each caller compiles the quantisers of all formats.
+    ///
+    /// # Errors
+    /// The errors of [`QuantFormat::decode`].
+    #[inline(always)]
+    pub fn encode_inlined(self, x: &[f32], blocks: &mut [u8]) -> Result<()> {
         self.check(x.len(), blocks.len())?;
         self.encode_blocks(x, blocks);
         Ok(())

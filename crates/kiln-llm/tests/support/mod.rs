@@ -10,8 +10,18 @@ pub(crate) mod random_folder;
 pub(crate) mod random_model;
 pub(crate) mod several;
 
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use kiln_gguf::{Gguf, ToValue, Writer};
 use kiln_llm::{Result, Tokenizer};
+
+/// The path of a temporary file or folder that no other test has.
+pub(crate) fn temporary(name: &str) -> PathBuf {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("kiln-llm-{}-{number}-{name}", std::process::id()))
+}
 
 /// Metadata of a tokenizer, to be changed by tests.
 pub(crate) struct Keys(Vec<(String, Box<dyn ToValue>)>);

@@ -1,7 +1,5 @@
 //! Checks of models whose layers are on the CPU and on a GPU, whichever the GPU is.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use kiln::{Backend, Budget, DType, Engine, EngineBuilder, Memory, Profile};
 use kiln_llm::{
     DeviceLayers, Error, MemoryPlan, Model, Sampler, SequenceOptions, SequencesOptions, Session, SessionOptions,
@@ -17,10 +15,7 @@ fn options() -> SessionOptions {
 }
 
 pub(super) fn load<'e>(engine: &'e Engine, kind: Kind, layers: DeviceLayers) -> Model<'e> {
-    // Tests that run at the same time use different files.
-    static FILES: AtomicUsize = AtomicUsize::new(0);
-    let number = FILES.fetch_add(1, Ordering::Relaxed);
-    let path = RandomModel::new(kind).save(&format!("placed-{}-{number}", std::process::id()));
+    let path = RandomModel::new(kind).save("placed");
     let mut model = Model::from_gguf(engine, kiln_gguf::Model::read(&path).unwrap()).unwrap();
     std::fs::remove_file(path).unwrap();
     model.place_layers(layers);

@@ -116,7 +116,7 @@ impl RandomBert {
             let extents: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
             writer.tensor(name, TensorKind::F32, &extents, bytes).unwrap();
         }
-        let path = std::env::temp_dir().join(format!("kiln-llm-{}-{name}.gguf", std::process::id()));
+        let path = super::temporary(&format!("{name}.gguf"));
         writer.save(&path).unwrap();
         path
     }

@@ -13,7 +13,7 @@ pub(crate) struct TemporaryFolder(pub(crate) PathBuf);
 
 impl TemporaryFolder {
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("kiln-llm-{}-{name}", std::process::id()));
+        let path = super::temporary(name);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

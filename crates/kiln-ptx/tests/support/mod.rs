@@ -2,7 +2,6 @@
 
 mod interpreter;
 
-#[allow(unused_imports)] // not every test file uses it
 pub(crate) use interpreter::{Memory, Program, to_bf16};
 use kiln_ptx::{Argument, Kernel, Launch, Target};
 
@@ -10,26 +9,22 @@ use kiln_ptx::{Argument, Kernel, Launch, Target};
 const UNWRITTEN: u8 = 0xff;
 
 /// The words of f32.
-#[allow(dead_code)] // not every test file uses each type
 pub(crate) fn words(x: &[f32]) -> Vec<u8> {
     x.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// The f32 of words.
-#[allow(dead_code)]
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
 /// Which cases run: with `KILN_SAMPLE=n` every n-th of those that take the interpreter long, and all others.
-#[allow(dead_code)]
 pub(crate) struct Sample {
     /// The number in the variable, at least 1.
     pub(crate) n: usize,
     large: usize,
 }
 
-#[allow(dead_code)]
 impl Sample {
     /// As the environment says.
     pub(crate) fn new() -> Self {
@@ -71,7 +66,6 @@ impl Device {
     /// Runs a launch on the devices of a group, each with its own buffers, which all are in this memory. `choice` decides which of the
     /// running devices, counted, is the next to run up to where it polls, and which of its threads do not: from one number to
     /// before another.
-    #[allow(dead_code)]
     pub(crate) fn run_group(
         &mut self,
         kernel: &dyn Kernel,
@@ -97,7 +91,6 @@ impl Device {
     }
 
     /// Runs a launch; `buffers` are those that it counts.
-    #[allow(dead_code)]
     pub(crate) fn run(&mut self, kernel: &dyn Kernel, launch: &Launch, buffers: &[usize]) -> Result<(), String> {
         let written = kernel.build();
         assert!(launch.fits(&written), "{:?} for {:?}", launch.arguments, written.parameters());

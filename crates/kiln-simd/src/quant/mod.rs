@@ -23,7 +23,7 @@ impl PlainKernel for Encode<'_> {
 
     #[inline(always)]
     fn run(self) -> Result<()> {
-        self.0.encode(self.1, self.2)
+        self.0.encode_inlined(self.1, self.2)
     }
 }
 
@@ -35,7 +35,7 @@ impl PlainKernel for Decode<'_> {
 
     #[inline(always)]
     fn run(self) -> Result<()> {
-        self.0.decode(self.1, self.2)
+        self.0.decode_inlined(self.1, self.2)
     }
 }
 
