@@ -13,8 +13,9 @@ use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 /// changes.
 pub const PROFILE_VERSION: u32 = 7;
 
-/// Maximum size of a profile that kiln writes.
-const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Maximum size of the text of a profile: many times that of the largest. The values that are read take up to ninety times the memory of
+/// their text.
+const MAX_BYTES: usize = 4 << 20;
 /// Maximum capacity in bytes: the largest integer that is exact in f64, which every JSON parser preserves (RFC 8259,
 /// section 6).
 const MOST_BYTES: u64 = (1 << 53) - 1;
@@ -205,6 +206,14 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// Refuses a text that is too large.
+fn check_size(bytes: usize) -> Result<(), ProfileProblem> {
+    if bytes > MAX_BYTES {
+        return Err(ProfileProblem::Corrupt(format!("larger than {MAX_BYTES} bytes")));
+    }
+    Ok(())
+}
+
 impl Profile {
     /// A profile of these places without a measurement.
     ///
@@ -368,6 +377,7 @@ impl Profile {
     /// [`ProfileProblem::WrongVersion`], [`ProfileProblem::Foreign`], and [`ProfileProblem::Corrupt`] for everything that
     /// kiln would not have written.
     pub fn from_json(text: &str, machine: &Machine) -> Result<Self, ProfileProblem> {
+        check_size(text.len())?;
         let value = parsed(text)?;
         let version = value["version"].clone();
         let profile = Self::from_value(value).map_err(|error| corrupt(version, &error))?;
@@ -403,10 +413,8 @@ impl Profile {
             return Err(unreadable(no_file()));
         }
         let file = std::fs::File::open(path).map_err(unreadable)?;
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(ProfileProblem::Corrupt(format!("larger than {MAX_FILE_BYTES} bytes")));
-        }
+        file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        check_size(bytes.len())?;
         let text = std::str::from_utf8(&bytes).map_err(|e| ProfileProblem::Corrupt(e.to_string()))?;
         Self::from_json(text, machine)
     }

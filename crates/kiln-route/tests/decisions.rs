@@ -41,6 +41,22 @@ fn residency_decides_between_cpu_and_gpu() {
 }
 
 #[test]
+fn a_device_beside_the_host_has_to_be_clearly_ahead() {
+    let mut places = cpu_places();
+    places.push(gpu_place());
+    // Everything is resident, so a place takes its launch and these seconds.
+    let of_gpu = |ahead: f64| {
+        let seconds = vec![vec![4e-3, 3e-3, 2e-3, 1e-3, 1e-3 / ahead - 10e-6]];
+        let precision = Precision::Contract;
+        let add = Calibrated { op: "add".into(), shape: String::new(), precision, work: vec![12e6], seconds };
+        let profile = Profile::new(machine(), places.clone()).unwrap().with_classes(vec![add]).unwrap();
+        chosen(&Router::new(profile), &addition(1_000_000), &Residency::everywhere().keep_result())
+    };
+    assert_eq!(of_gpu(1.1), "avx512 x2");
+    assert_eq!(of_gpu(1.2), "gpu");
+}
+
+#[test]
 fn a_cold_pipeline_counts() {
     let router = with_gpu();
     let problem = square(1024);

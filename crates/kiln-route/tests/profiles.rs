@@ -123,6 +123,10 @@ fn every_truncation_is_corrupt() {
         assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{end}: {result:?}");
     }
     assert_eq!(Profile::from_json(&text, &machine()).unwrap(), profile());
+    let padded = |bytes: usize| format!("{text}{}", " ".repeat(bytes));
+    assert_eq!(Profile::from_json(&padded(1 << 20), &machine()).unwrap(), profile());
+    let large = Profile::from_json(&padded(4 << 20), &machine());
+    assert!(matches!(&large, Err(ProfileProblem::Corrupt(why)) if why.starts_with("larger")), "{large:?}");
 }
 
 #[test]

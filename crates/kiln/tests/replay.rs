@@ -15,17 +15,17 @@ struct Recorded {
 }
 
 const RECORDED: &[Recorded] = &[
-    Recorded { name: "two cores", text: include_str!("recorded/epyc-2.json"), most: [0.007, 0.04, 0.20] },
+    Recorded { name: "two cores", text: include_str!("recorded/epyc-2.json"), most: [0.006, 0.025, 0.20] },
     Recorded {
         name: "16 cores and an H100",
         text: include_str!("recorded/xeon-16-h100.json"),
-        most: [0.015, 0.07, 0.30],
+        most: [0.012, 0.05, 0.30],
     },
     // A GPU six times as fast as the CPU at products and twice as fast at others, behind a link of 10 GB/s.
     Recorded {
         name: "a laptop made by hand",
         text: include_str!("recorded/laptop-by-hand.json"),
-        most: [0.01, 0.03, 0.9],
+        most: [0.004, 0.02, 0.12],
     },
 ];
 

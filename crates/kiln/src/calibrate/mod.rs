@@ -42,7 +42,7 @@ pub(crate) fn unusable(problem: ProfileProblem) -> Error {
 /// How much time measuring may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effort {
-    /// About a quarter of a minute at most: enough for good decisions.
+    /// About half a minute, a minute beside a GPU: enough for good decisions.
     #[default]
     Quick,
     /// About four times as long, for machines that are always busy.

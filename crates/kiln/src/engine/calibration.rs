@@ -9,8 +9,8 @@ use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::gpus::{self, Gpu};
 
 impl Engine {
-    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about a
-    /// quarter of a minute with [`Effort::Quick`], during which the machine should have nothing else to do.
+    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about half a
+    /// minute with [`Effort::Quick`], twice as long beside a GPU, during which the machine should have nothing else to do.
     ///
     /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
     /// left out: the report names it, and [`Engine::absent`] does. A machine without a GPU is logged once through `tracing`.
