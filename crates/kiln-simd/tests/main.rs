@@ -1,10 +1,10 @@
 //! The tests beyond the conformance suite, in one program: each program takes a second to compile and link for every target.
 //! `cargo test -p kiln-simd --test all products` runs those of one file.
 
+mod ceilings;
 mod elementwise;
 mod fused;
 mod int8;
-mod limits;
 mod norm;
 mod products;
 mod reduce;
