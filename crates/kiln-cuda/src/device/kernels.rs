@@ -94,6 +94,9 @@ impl Kernels {
             let mut seen = HashSet::new();
             codes.filter(|&code| !compiled.contains_key(code) && seen.insert(code)).collect()
         };
+        if missing.is_empty() {
+            return Ok(());
+        }
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(code) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {

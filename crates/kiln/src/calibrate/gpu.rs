@@ -70,7 +70,7 @@ fn times<'a>(
     Ok(Times { launch: typical(&launches), link, seconds })
 }
 
-/// How often the launch and the links are measured, with problems between: they differ by a third from second to second.
+/// How often the launch and the links are measured, with problems between: they differ from second to second.
 const LAUNCHES: usize = 16;
 const LINKS: usize = 4;
 

@@ -21,7 +21,7 @@ const PASSES: usize = 3;
 /// Doubtful problems are measured at most this often again.
 const OPINIONS: usize = 4;
 
-/// The minimum time of a placement is confirmed if another pass came this close to it.
+/// Two halves of the passes confirm one another if they differ by at most this share.
 const CONFIRMED: f64 = 0.05;
 
 /// Placements that are this many times slower than the best need no confirmation: no decision depends on them.
