@@ -5,6 +5,10 @@
 //! measurements brings the backends of GPUs.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use kiln_ir::op::reference::{Accuracy, Case, Expected, check};
 use kiln_ir::op::{Bound, all_cases};
@@ -35,8 +39,8 @@ pub struct Row {
     pub failure: Option<String>,
 }
 
-/// A backend that runs cases.
-pub trait Backend {
+/// A backend that runs cases, several at once.
+pub trait Backend: Sync {
     /// Its name in tables.
     fn name(&self) -> String;
 
@@ -45,7 +49,7 @@ pub trait Backend {
     ///
     /// # Errors
     /// An error of the backend, or the first result beyond the bound, in words.
-    fn compare(&self, case: &Case, expectation: &Expectation<'_>) -> Result<Option<(Accuracy, Bound)>, String>;
+    fn compare(&self, case: &Case, expectation: &Expectation<'_>) -> Outcome;
 }
 
 /// The expected results of a case, which are computed once for all backends.
@@ -77,7 +81,7 @@ impl Backend for Cpu {
         self.0.name().to_owned()
     }
 
-    fn compare(&self, case: &Case, expectation: &Expectation<'_>) -> Result<Option<(Accuracy, Bound)>, String> {
+    fn compare(&self, case: &Case, expectation: &Expectation<'_>) -> Outcome {
         let Expectation { operands, expected, bound } = expectation;
         let run = || Simd::with_isa(self.0)?.run(&case.op, operands);
         let got = run().map_err(|e| e.to_string())?;
@@ -96,19 +100,21 @@ pub fn cases(wants: impl Fn(&str) -> bool) -> Vec<Case> {
     all_cases().into_iter().filter(|case| wants(case.op.name())).collect()
 }
 
-/// Runs cases on backends, and calls `ran` with the name of the operation after each case. Returns a row for each operation and backend
-/// that ran one.
-pub fn run(cases: &[Case], backends: &[Box<dyn Backend>], mut ran: impl FnMut(&'static str)) -> Vec<Row> {
+/// What a backend made of a case: see [`Backend::compare`].
+type Outcome = Result<Option<(Accuracy, Bound)>, String>;
+
+/// Runs cases on backends, on all threads of this machine, and calls `ran` with the name of the operation after each case. Returns a row
+/// for each operation and backend that ran one.
+pub fn run(cases: &[Case], backends: &[Box<dyn Backend>], ran: impl Fn(&'static str) + Sync) -> Vec<Row> {
     let mut rows = BTreeMap::<(usize, usize), Row>::new();
     let mut order = Vec::<&'static str>::new();
-    for case in cases {
+    for (case, outcomes) in cases.iter().zip(outcomes(cases, backends, ran)) {
         let op = case.op.name();
         let position = order.iter().position(|&o| o == op).unwrap_or_else(|| {
             order.push(op);
             order.len() - 1
         });
-        let expectation = Expectation::of(case);
-        for (number, backend) in backends.iter().enumerate() {
+        for (number, (backend, outcome)) in backends.iter().zip(outcomes).enumerate() {
             let row = rows.entry((position, number)).or_insert_with(|| Row {
                 op,
                 backend: backend.name(),
@@ -121,7 +127,7 @@ pub fn run(cases: &[Case], backends: &[Box<dyn Backend>], mut ran: impl FnMut(&'
                 failure: None,
             });
             row.cases += 1;
-            match expectation.as_ref().map_err(Clone::clone).and_then(|e| backend.compare(case, e)) {
+            match outcome {
                 // It runs on another backend.
                 Ok(None) => row.cases -= 1,
                 Ok(Some((accuracy, bound))) => {
@@ -139,9 +145,33 @@ pub fn run(cases: &[Case], backends: &[Box<dyn Backend>], mut ran: impl FnMut(&'
                 }
             }
         }
-        ran(op);
     }
     rows.into_values().filter(|row| row.cases > 0).collect()
+}
+
+/// The outcome of each case on each backend. Threads take the next case in turns: the f64 reference runs on one thread, and devices
+/// compile kernels for several cases at once.
+fn outcomes(cases: &[Case], backends: &[Box<dyn Backend>], ran: impl Fn(&'static str) + Sync) -> Vec<Vec<Outcome>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { return done };
+            let expectation = Expectation::of(case);
+            let compare = |backend: &dyn Backend| backend.compare(case, expectation.as_ref().map_err(Clone::clone)?);
+            done.push((index, backends.iter().map(|backend| compare(backend.as_ref())).collect()));
+            ran(case.op.name());
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(cases.len());
+    let mut done: Vec<(usize, Vec<Outcome>)> = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        work().into_iter().chain(joined.flatten()).collect()
+    });
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, outcomes)| outcomes).collect()
 }
 
 /// A bound in words. Bounds that grow with the extents are shown for the smallest ones; each case is compared with its

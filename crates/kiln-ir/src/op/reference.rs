@@ -62,8 +62,12 @@ impl Input {
         input
     }
 
-    /// The input with zeros in place of its subnormal elements. Subnormal f16 are normal in f32, and subnormal bf16 are
-    /// rare.
+    /// Whether f32 elements are subnormal. Subnormal f16 are normal in f32, and subnormal bf16 are rare.
+    fn has_subnormals(&self) -> bool {
+        matches!(&self.buffer, Buffer::F32(elements) if elements.iter().any(|x| x.is_subnormal()))
+    }
+
+    /// The input with zeros in place of its subnormal f32 elements.
     fn flushed(&self) -> Self {
         let mut flushed = self.clone();
         if let Buffer::F32(elements) = &mut flushed.buffer {
@@ -267,19 +271,20 @@ pub fn conform_within(
     let name = |e: String| format!("{case}: {e}");
     let operands = case.operands().map_err(|e| name(e.to_string()))?;
     let expected = case.op.reference(&operands).map_err(|e| name(e.to_string()))?;
-    let flushed = match flushes {
-        false => expected.clone(),
+    // Most cases have no subnormal input, and the reference takes longer than the device.
+    let flushed = match flushes && case.inputs.iter().any(Input::has_subnormals) {
+        false => None,
         true => {
             let inputs: Vec<Input> = case.inputs.iter().map(Input::flushed).collect();
             let operands = inputs.iter().map(Input::operand).collect::<Result<Vec<_>>>();
-            operands.and_then(|operands| case.op.reference(&operands)).map_err(|e| name(e.to_string()))?
+            Some(operands.and_then(|operands| case.op.reference(&operands)).map_err(|e| name(e.to_string()))?)
         }
     };
     let got = run(&case.op, &operands).map_err(|e| name(e.to_string()))?;
     let got: Vec<Data<'_>> = got.iter().map(Buffer::as_data).collect();
     let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
     let bound = bound(&case.op, &types).map_err(|e| name(e.to_string()))?;
-    check_either(bound, [&expected, &flushed], flushes, &got).map_err(name)
+    check_either(bound, [&expected, flushed.as_ref().unwrap_or(&expected)], flushes, &got).map_err(name)
 }
 
 /// Whether the elements of both at one position are equal, both NaN, or both true.
