@@ -149,9 +149,14 @@ pub fn ulp(x: f64) -> f64 {
     f64::powi(2.0, exponent - 23)
 }
 
-/// The error of one value in the unit of the bound; `None` where the classes differ (NaN, infinity, sign of zero).
+/// The error of one value in the unit of the bound; `None` where the classes differ (NaN, infinity, sign of zero). Where the terms of a sum
+/// add up to a magnitude beyond f32, so may a partial sum, and the result is then infinite or NaN.
 pub fn error_of(bound: Bound, got: f32, exact: f64, magnitude: f64) -> Option<f64> {
     let rounded = exact as f32;
+    let overflows = matches!(bound, Bound::Magnitude(_)) && magnitude > f64::from(f32::MAX);
+    if overflows && exact.is_finite() && !got.is_finite() {
+        return Some(0.0);
+    }
     if exact.is_nan() || got.is_nan() {
         return (exact.is_nan() && got.is_nan()).then_some(0.0);
     }
@@ -415,5 +420,23 @@ impl Random {
     /// `n` values uniform in `lo..hi`.
     pub fn uniforms(&mut self, n: usize, lo: f32, hi: f32) -> Vec<f32> {
         (0..n).map(|_| self.uniform(lo, hi)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sums_of_terms_beyond_f32_may_overflow_on_the_way() {
+        let sum = Bound::Magnitude(8.0);
+        for got in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(error_of(sum, got, -1e38, 4e38), Some(0.0), "{got}");
+            assert_eq!(error_of(sum, got, -1e38, 3e38), None, "{got}");
+            assert_eq!(error_of(Bound::Ulp(2.0), got, -1e38, 4e38), None, "{got}");
+        }
+        assert_eq!(error_of(sum, f32::NAN, f64::INFINITY, f64::INFINITY), None, "an infinite term");
+        assert_eq!(error_of(sum, 1e38, f64::NAN, f64::INFINITY), None);
+        assert!(error_of(sum, 1e38, -1e38, 4e38).is_some_and(|error| error > 8.0), "a finite result keeps the bound");
     }
 }
