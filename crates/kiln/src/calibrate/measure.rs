@@ -27,8 +27,8 @@ const CONFIRMED: f64 = 0.05;
 /// Placements that are this many times slower than the best need no confirmation: no decision depends on them.
 pub(super) const RIVAL: f64 = 2.0;
 
-/// A place that is this many times slower than the best is measured in the first rounds of the first passes alone: no decision
-/// depends on it.
+/// A place that is this many times slower than the best is measured in the first rounds of a pass alone, one of a single thread in the
+/// first pass alone: no decision depends on it. Threads are measured in each pass, because another program can delay them as much.
 const BEHIND: f64 = 3.0;
 
 /// Rounds of a pass in which places far behind are measured.
@@ -258,9 +258,12 @@ pub(crate) fn survey<'a>(
             done += 1;
             let mut expected = expected(i, &observed);
             expected.resize(places.len(), None);
-            if pass >= PASSES {
+            if pass > 0 {
                 let known = observed[i].behind();
-                expected.iter_mut().zip(known).for_each(|(expected, known)| *expected = expected.or(known));
+                let skipped = |place: &Place| pass >= PASSES || place.threads == 1;
+                for ((expected, known), place) in expected.iter_mut().zip(known).zip(places) {
+                    *expected = expected.or(known.filter(|_| skipped(place)));
+                }
             }
             let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
             let quiet = measured.least.iter().zip(places).filter(|(_, place)| place.threads > 1);
@@ -296,7 +299,7 @@ pub(crate) struct Budget {
     pub(crate) rounds: usize,
     /// Minimum seconds of a sample: a clock that ticks in tens of nanoseconds is then exact to a thousandth.
     pub(crate) sample: f64,
-    /// Seconds after which four samples of each placement suffice; after three times as many, one or two do.
+    /// Seconds after which four samples of each placement suffice; after three times as many two do, after ten times as many one.
     pub(crate) seconds: f64,
 }
 
@@ -460,7 +463,9 @@ fn sample(
         }
         rounds.push(samples);
         let enough = start.elapsed().as_secs_f64() / budget.seconds;
-        if round >= QUIET && enough > 1.0 || round >= 1 && enough > 3.0 {
+        let sampled = |i: usize| least[i].is_some() || expected.get(i).is_some_and(Option::is_some);
+        let once = enough > 10.0 && (0..places.len()).all(sampled);
+        if round >= QUIET && enough > 1.0 || round >= 1 && enough > 3.0 || once {
             break;
         }
     }
