@@ -174,7 +174,7 @@ pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<(Vec<Limi
         ceilings.push(best);
     }
     let effort = match quick {
-        true => Effort { samples: 11, budget: Duration::from_millis(100) },
+        true => Effort { samples: 9, budget: Duration::from_millis(80) },
         false => Effort { samples: 21, budget: Duration::from_millis(500) },
     };
     let limits = ceilings.iter().map(|&simd| Limits::new(simd, effort)).collect();
