@@ -40,6 +40,7 @@ pub use cast::Cast;
 pub use channels::{BatchNorm, GroupNorm, channels_of};
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
+pub(crate) use conv::Ends;
 pub use conv::{Convolve2d, ConvolveExtents, Padding};
 pub use conv_transpose::{ConvolveTranspose2d, ConvolveTransposeExtents, Reaching};
 pub use cumsum::Cumsum;
@@ -65,6 +66,7 @@ pub use write::{WriteExtents, WriteRows};
 
 #[cfg(feature = "reference")]
 use crate::Operand;
+use crate::named::{Form, Named, Parameter};
 use crate::{DType, Error, Result, TensorType};
 
 /// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
@@ -81,6 +83,15 @@ impl Param {
 impl From<f32> for Param {
     fn from(value: f32) -> Self {
         Self(value)
+    }
+}
+
+impl Parameter for Param {
+    type Value = Self;
+    const FORM: Form = Form::Number;
+
+    fn read(from: &dyn Named, op: &'static str, name: &'static str) -> Result<Option<Self>> {
+        Ok(f32::read(from, op, name)?.map(Self::from))
     }
 }
 
