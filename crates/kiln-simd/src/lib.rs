@@ -61,6 +61,7 @@ mod threads;
 mod tile;
 mod transpose;
 mod vector;
+mod wait;
 
 pub use conv::PackedKernels;
 pub use gemm::PackedB;

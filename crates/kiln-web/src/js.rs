@@ -1,12 +1,18 @@
 //! Values of JavaScript: options that come in, promises and objects that go out.
 
+#[cfg(feature = "operations")]
+use js_sys::Promise;
 use js_sys::{Array, Object, Reflect};
 use kiln::Result;
 #[cfg(feature = "operations")]
 use wasm_bindgen::JsCast;
 use wasm_bindgen::JsValue;
+#[cfg(feature = "operations")]
+use wasm_bindgen_futures::future_to_promise;
 
 use crate::error::parameter;
+#[cfg(feature = "operations")]
+use crate::error::to_js;
 
 /// A member of an object, unless it is missing, `undefined` or `null`.
 pub(crate) fn member(of: &JsValue, name: &str) -> Option<JsValue> {
@@ -63,6 +69,12 @@ impl Options<'_> {
 #[cfg(feature = "models")]
 pub(crate) fn required<T>(value: Option<T>, op: &'static str, name: &str) -> Result<T> {
     value.ok_or_else(|| parameter(op, format!("{name} is missing")))
+}
+
+/// A promise for the result of a future.
+#[cfg(feature = "operations")]
+pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
+    future_to_promise(async move { future.await.map_err(|error| to_js(&error)) })
 }
 
 /// Turns an explanation into an object.

@@ -14,10 +14,11 @@ pub use operands::{Fragment, TensorBox, TensorParameter};
 pub use pipeline::{Consumer, Pipeline, Producer};
 pub use sums::{Descriptor, Running, Sums};
 
-use crate::kernel::{Name, Parameter, ParameterKind, preamble};
+use crate::kernel::{Name, Parameter, ParameterKind, SHARED, preamble};
+use crate::ptx_type::Class;
 use crate::table::{CvtRn, Row};
 use crate::text::{Line, Text};
-use crate::types::{Class, Operand, Scalar, Value, Variable};
+use crate::types::{Operand, Scalar, Value, Variable};
 use crate::{Gate, PtxKernel, Target};
 
 /// Writes the body of a kernel, instruction by instruction, in the order of the calls.
@@ -43,12 +44,19 @@ pub struct Builder {
     gate: Cell<Gate>,
 }
 
-/// The name of the shared memory of a kernel.
-pub(crate) const SHARED: &str = "smem";
 /// Minimum alignment of an array in shared memory: that of the widest access.
 const SHARED_ALIGN: u32 = 16;
 /// Maximum bytes of static shared memory; more is allocated by the launch.
 const MOST_STATIC_SHARED: u32 = 48 << 10;
+
+impl PtxKernel {
+    /// Writes a kernel for blocks of exactly `block` threads. `name` is an identifier of PTX.
+    pub fn new(name: impl Into<String>, block: [u32; 3], body: impl FnOnce(&Builder)) -> Self {
+        let builder = Builder::new();
+        body(&builder);
+        builder.finish(name.into(), block)
+    }
+}
 
 impl Builder {
     pub(crate) fn new() -> Self {
