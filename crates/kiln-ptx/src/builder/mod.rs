@@ -1,6 +1,7 @@
 //! The builder of one kernel.
 
 mod control;
+mod halves;
 mod memory;
 pub mod operands;
 mod pipeline;
@@ -16,10 +17,18 @@ pub use sums::{Descriptor, Running, Sums};
 
 use crate::kernel::{Name, Parameter, ParameterKind, SHARED, preamble};
 use crate::ptx_type::Class;
-use crate::table::{CvtRn, Row};
 use crate::text::{Line, Text};
 use crate::types::{Operand, Scalar, Value, Variable};
 use crate::{Gate, PtxKernel, Target};
+
+/// One instruction for one type.
+#[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
+pub struct Row {
+    /// Its name, between a tab and a space.
+    pub(crate) name: &'static str,
+    pub(crate) gate: Gate,
+}
 
 /// Writes the body of a kernel, instruction by instruction, in the order of the calls.
 ///
@@ -351,50 +360,6 @@ impl Builder {
         self.shared_align.set(self.shared_align.get().max(align));
         self.shared_bytes.set((offset + bytes).next_multiple_of(SHARED_ALIGN));
         Pointer::new(base).bytes(offset as i32)
-    }
-}
-
-/// Both halves of a value.
-impl Builder {
-    /// `[lower, upper]` of `a`, numbers of 16 bits: `mov.b32 {lower, upper}, a`.
-    pub fn halves<T: CvtRn>(&self, a: impl Operand<u32>) -> [Value<'_, T>; 2] {
-        let halves = [self.fresh(), self.fresh()];
-        self.line(|line| {
-            line.put("\tmov.b32 ");
-            halves.write(line);
-            line.put(", ");
-            a.write(line);
-            line.put(";\n");
-        });
-        halves
-    }
-
-    /// `[lower, upper]` of `a`: `mov.b64 {lower, upper}, a`.
-    pub fn split(&self, a: impl Operand<u64>) -> [Value<'_, u32>; 2] {
-        let halves = [self.fresh(), self.fresh()];
-        self.line(|line| {
-            line.put("\tmov.b64 ");
-            halves.write(line);
-            line.put(", ");
-            a.write(line);
-            line.put(";\n");
-        });
-        halves
-    }
-
-    /// `upper * 2³² + lower`: `mov.b64 d, {lower, upper}`.
-    pub fn join(&self, lower: impl Operand<u32>, upper: impl Operand<u32>) -> Value<'_, u64> {
-        let value = self.fresh::<u64>();
-        self.line(|line| {
-            line.put("\tmov.b64 ");
-            value.write(line);
-            line.put(", {");
-            lower.write(line);
-            line.put(", ");
-            upper.write(line);
-            line.put("};\n");
-        });
-        value
     }
 }
 
