@@ -278,7 +278,7 @@ sources! {
         /// Elements as those of another type.
         CAST = cast;
     }
-    scan includes [scan] {
+    cumsum includes [scan] {
         /// Sums of all elements up to each, of parts of rows.
         CUMSUM = cumsum;
         /// The sums of parts of rows.

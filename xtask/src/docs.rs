@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use kiln_ir::QuantFormat;
 use kiln_ir::op::{Contract, Op, all_cases, product_bound_of};
+use kiln_ir::signatures::{self, Group};
 
 use crate::Result;
 
@@ -17,6 +19,10 @@ pub(crate) struct Arguments {
 }
 
 const PAGE: &str = "docs/numerics.md";
+/// The page with the table of operations, and the lines around it.
+const OVERVIEW: &str = "README.md";
+const BEGIN: &str = "<!-- operations: `cargo xtask docs` writes this table -->\n";
+const END: &str = "<!-- end of operations -->\n";
 /// The page that quotes rows of the sources.
 const QUOTING: &str = "docs/architecture.md";
 
@@ -27,7 +33,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         check(root)?;
     } else {
         std::fs::write(root.join(PAGE), numerics()?)?;
-        println!("wrote {PAGE}");
+        let overview = std::fs::read_to_string(root.join(OVERVIEW))?;
+        std::fs::write(root.join(OVERVIEW), with_operations(&overview)?)?;
+        println!("wrote {PAGE} and the operations in {OVERVIEW}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -38,6 +46,13 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     if page != numerics()? {
         return Err(format!("{PAGE} is not what the tables say; `cargo xtask docs` writes it").into());
     }
+    let overview = std::fs::read_to_string(root.join(OVERVIEW))?;
+    if overview != with_operations(&overview)? {
+        return Err(format!(
+            "the operations in {OVERVIEW} are not those of the tables; `cargo xtask docs` writes them"
+        )
+        .into());
+    }
     for (path, lines) in quotes(&std::fs::read_to_string(root.join(QUOTING))?) {
         let source =
             std::fs::read_to_string(root.join(&path)).map_err(|why| format!("{QUOTING} names {path}: {why}"))?;
@@ -47,6 +62,29 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A page with the table of operations between its marks.
+fn with_operations(page: &str) -> Result<String> {
+    let marks = || format!("{OVERVIEW} needs the lines {} and {}", BEGIN.trim(), END.trim());
+    let (before, rest) = page.split_once(BEGIN).ok_or_else(marks)?;
+    let (_, after) = rest.split_once(END).ok_or_else(marks)?;
+    let mut table = String::from("| operations | |\n|---|---|\n");
+    for group in Group::ALL {
+        let of_group = signatures::ALL.iter().filter(|signature| signature.group == *group);
+        let mut entries: Vec<String> = of_group
+            .map(|signature| match signature.note {
+                "" => signature.name.to_owned(),
+                note => format!("{} ({note})", signature.name),
+            })
+            .collect();
+        if *group == Group::Quantised {
+            let formats: Vec<String> = QuantFormat::ALL.iter().map(|format| format.name().to_uppercase()).collect();
+            entries.push(format!("in {}", formats.join(", ")));
+        }
+        writeln!(table, "| {} | {} |", group.title(), entries.join(", "))?;
+    }
+    Ok([before, BEGIN, &table, END, after].concat())
 }
 
 /// The lines that the diffs of a page add, and the files: each run of added lines by itself. A line `...` leaves lines out.

@@ -32,7 +32,7 @@ enum Command {
     Bench(measure::Arguments),
     /// Checks formatting, lints and documentation, and runs every test on every instruction set and target that can run here.
     Test(test::Arguments),
-    /// Writes docs/numerics.md from the tables of operations.
+    /// Writes docs/numerics.md and the table in README.md from the tables of operations.
     Docs(docs::Arguments),
     /// Packs the crates for the registry, and compiles the README's example against the packed copies. Uploads nothing.
     Publish(publish::Arguments),

@@ -8,7 +8,7 @@
 
 use kiln_ir::op::{Attention, Bound, Matmul, Op};
 use kiln_ir::{DType, Precision, Result, TensorType};
-use kiln_ptx::kernels::window::Pool;
+use kiln_ptx::kernels::pooling::Pool;
 
 use crate::CudaDevice;
 use crate::lower::attention::on_tensor_cores;

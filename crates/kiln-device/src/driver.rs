@@ -7,7 +7,8 @@ use kiln_ir::graph::{Fused, FusionLimits, TensorId};
 use kiln_ir::op::{Custom, Op, RmsNorm};
 use kiln_ir::{Result, TensorType};
 
-use crate::lower::{Lowering, Value};
+use crate::location::Value;
+use crate::lower::Lowering;
 use crate::memory::{Pool, Region};
 use crate::plan::{Bindings, Plan};
 use crate::profile::Profile;
@@ -60,7 +61,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     type Target: Debug;
     /// Device memory, freed when it is dropped.
     type Memory: Debug + Send + Sync;
-    /// One launch of a kernel; its memory is given by [`crate::plan::Location`]s.
+    /// One launch of a kernel; its memory is given by [`crate::Location`]s.
     type Step: Debug + Clone;
     /// Steps that are compiled and bound to memory.
     type Program: Debug + Send + Sync;

@@ -8,7 +8,8 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::{Error, Result};
 
 use crate::driver::{Driver, Read, RegionOf};
-use crate::plan::{Bindings, Fault, Plan};
+use crate::location::Fault;
+use crate::plan::{Bindings, Plan};
 use crate::profile::Profile;
 use crate::waiting::{Arriving, Waiting};
 

@@ -13,9 +13,10 @@ use kiln_ir::op::{AllReduce, Custom, Elementwise, Op, RmsNorm};
 use kiln_ir::{DType, Data, DataMut, Error, Result, TensorType};
 
 use crate::driver::{Driver, Read, RegionOf, Shared};
-use crate::lower::{Lowering, Value};
+use crate::location::{Location, Value};
+use crate::lower::Lowering;
 use crate::memory::Region;
-use crate::plan::{Bindings, Location, Plan};
+use crate::plan::{Bindings, Plan};
 use crate::profile::Profile;
 use crate::waiting::Waiting;
 

@@ -6,16 +6,7 @@ use kiln_ir::op::{BroadcastTo, Cast, Op, Operation, Permute, Quantize, RmsNorm};
 use kiln_ir::{DType, Result, Shape, TensorType};
 
 use crate::driver::Driver;
-use crate::plan::{Fault, Location};
-
-/// A tensor of a plan: its location and type. It is contiguous and begins at the first byte of its region.
-#[derive(Debug, Clone, Copy)]
-pub struct Value {
-    /// Where it is.
-    pub at: Location,
-    /// Its shape and element type.
-    pub ty: TensorType,
-}
+use crate::location::{Fault, Location, Value};
 
 /// An operation that a backend has kernels for.
 pub trait Lower<D: Driver>: Operation {

@@ -3,7 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`op`] | every operation: shape rule, cost, contract, reference and test cases |
-//! | `methods` | [`Operations`] on slices and [`Record`] on tensors, generated from tables |
+//! | `methods` | [`Operations`] on slices and [`Record`] on tensors, generated from tables; [`signatures`] of all operations |
+//! | [`named`] | parameters of operations for languages with named parameters |
 //! | [`graph`] | recorded operations, and the schedule in which they run |
 //! | `shape`, `layout` | [`Shape`], [`TensorType`]; [`TensorView`] and reductions by tiles |
 //! | `dtype`, `data` | [`DType`] and its [`Element`]s; [`Data`], [`Buffer`] and [`Operand`]: elements of any type |
@@ -29,6 +30,7 @@ mod error;
 pub mod graph;
 mod layout;
 mod methods;
+pub mod named;
 pub mod op;
 mod precision;
 pub mod quant;
@@ -43,7 +45,7 @@ pub use layout::{
     MaxOp, MemoryLayout, MinOp, PartitionView, ReduceOp, SumOp, TILE_SIZE, TensorView, TileInfo, TileIterator,
     tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
 };
-pub use methods::{AsyncOperations, Operations, Record};
+pub use methods::{AsyncOperations, Operations, Record, signatures};
 pub use precision::Precision;
 pub use quant::QuantFormat;
 pub use shape::{MAX_RANK, Shape, TensorType};

@@ -5,6 +5,7 @@ use std::path::Path;
 use kiln::Engine;
 
 use crate::architecture::encoder::{Config, Pass, Weights};
+use crate::pooling::{Pooling, Sentences};
 use crate::weights::Source;
 use crate::{Error, Folder, Result, Tokenizer};
 
@@ -13,18 +14,6 @@ const ROWS: usize = 2048;
 
 /// Tokens of all cached graphs, because each has its own memory.
 const KEPT_ROWS: usize = 4 * ROWS;
-
-/// How the rows of the tokens of a text become its embedding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Pooling {
-    /// The mean of all rows, including those of `[CLS]` and `[SEP]`.
-    Mean,
-    /// The row of the first token, `[CLS]`.
-    Cls,
-    /// The row of the last token.
-    Last,
-}
 
 /// How texts become embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,16 +35,6 @@ impl Default for EmbeddingOptions {
     fn default() -> Self {
         Self { pooling: None, normalize: true, truncate: false, max_tokens: None }
     }
-}
-
-/// Settings of files for turning texts into embeddings, in addition to the configuration.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Sentences {
-    pub(crate) pooling: Pooling,
-    /// Maximum tokens of a text.
-    pub(crate) max_tokens: usize,
-    /// Whether texts are converted to lower case before they are tokenized.
-    pub(crate) lower_case: bool,
 }
 
 /// A model that gives texts embeddings, on an engine: BERT and models made of it, such as all-MiniLM-L6-v2.

@@ -62,9 +62,11 @@ mod error;
 mod folder;
 #[cfg(not(browser_gpu))]
 mod forward_pass;
+mod keys;
 mod loading;
 mod model;
 mod placement;
+mod pooling;
 #[cfg(not(browser_gpu))]
 mod quantize;
 mod sampling;
@@ -79,7 +81,7 @@ pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
 #[cfg(feature = "chat")]
 pub use chat::{Channel, ChatTemplate, Message, Reply};
-pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
+pub use embedding::{EmbeddingModel, EmbeddingOptions};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
 #[cfg(all(feature = "gpu", not(browser_gpu)))]
@@ -91,6 +93,7 @@ pub use model::Model;
 #[cfg(not(browser_gpu))]
 pub use model::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
+pub use pooling::Pooling;
 #[cfg(not(browser_gpu))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};

@@ -4,11 +4,11 @@ use std::fmt;
 
 use kiln_ir::{Error, Result};
 
-use crate::builder::SHARED;
-use crate::layout::TensorMap;
 use crate::text::Text;
-use crate::{Builder, Gate, PtxType, Target};
+use crate::{Gate, PtxType, Target};
 
+/// The name of the shared memory of a kernel.
+pub(crate) const SHARED: &str = "smem";
 /// The alignment of dynamic shared memory: that of swizzled rows of 128 bytes.
 const DYNAMIC_SHARED_ALIGN: u32 = 1024;
 
@@ -132,13 +132,6 @@ const OVERLAPS: &str = "\
 const OVERLAPS_NEED: Gate = Gate::new(7.8, Target::Sm90);
 
 impl PtxKernel {
-    /// Writes a kernel for blocks of exactly `block` threads. `name` is an identifier of PTX.
-    pub fn new(name: impl Into<String>, block: [u32; 3], body: impl FnOnce(&Builder)) -> Self {
-        let builder = Builder::new();
-        body(&builder);
-        builder.finish(name.into(), block)
-    }
-
     /// The same kernel, which first lets the launch behind it begin and waits for those in front of it, unless it waits already.
     #[must_use]
     pub fn overlapping(mut self) -> Self {
@@ -343,6 +336,25 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
     fn blocks_at_once(&self, multiprocessors: u32) -> Option<u32> {
         (**self).blocks_at_once(multiprocessors)
     }
+}
+
+/// A tensor of three dimensions in a buffer, and how it is copied to and from shared memory: all that
+/// `cuTensorMapEncodeTiled` asks for. Boxes are not interleaved, elements are adjacent in both memories, and elements
+/// outside of the tensor are read as zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorMap {
+    /// The number of the buffer; its address is a multiple of 16.
+    pub buffer: usize,
+    /// The type of elements.
+    pub element: PtxType,
+    /// Elements along each dimension, the innermost first; none is 0.
+    pub extents: [u64; 3],
+    /// Bytes between neighbours along the second and third dimension, multiples of 16.
+    pub strides: [u64; 2],
+    /// Elements of a box along each dimension.
+    pub tile: [u32; 3],
+    /// Whether rows of a box, of 128 bytes each, are swizzled (`CU_TENSOR_MAP_SWIZZLE_128B`).
+    pub swizzles: bool,
 }
 
 /// What a launch passes to a parameter.

@@ -1,6 +1,7 @@
 //! How matrices lie in shared memory where copies and tensor cores work on them by themselves.
 
 use crate::builder::operands::SharedAt;
+use crate::kernel::TensorMap;
 use crate::{Builder, Operand, Pointer, PtxType, Shared, Value};
 
 /// Bytes of a row of a panel.
@@ -165,23 +166,4 @@ impl<'k> MatrixBlocks<'k> {
         let first = if bits == 0 { self.first } else { self.first.flipped(bits) };
         first.bytes(bytes as i32)
     }
-}
-
-/// A tensor of three dimensions in a buffer, and how it is copied to and from shared memory: all that
-/// `cuTensorMapEncodeTiled` asks for. Boxes are not interleaved, elements are adjacent in both memories, and elements
-/// outside of the tensor are read as zeros.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TensorMap {
-    /// The number of the buffer; its address is a multiple of 16.
-    pub buffer: usize,
-    /// The type of elements.
-    pub element: PtxType,
-    /// Elements along each dimension, the innermost first; none is 0.
-    pub extents: [u64; 3],
-    /// Bytes between neighbours along the second and third dimension, multiples of 16.
-    pub strides: [u64; 2],
-    /// Elements of a box along each dimension.
-    pub tile: [u32; 3],
-    /// Whether rows of a box, of 128 bytes each, are swizzled (`CU_TENSOR_MAP_SWIZZLE_128B`).
-    pub swizzles: bool,
 }

@@ -39,6 +39,7 @@ mod builder;
 mod kernel;
 pub mod kernels;
 mod layout;
+mod ptx_type;
 pub mod table;
 mod target;
 mod text;
@@ -49,8 +50,9 @@ pub use builder::{
     Builder, Consumer, Descriptor, Fragment, Global, Lanes, Pipeline, Pointer, Producer, Running, Shared,
     SharedCluster, Space, Sums, TensorBox, TensorParameter, VectorWidth, operands,
 };
-pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule};
-pub use layout::{BlockOrder, MatrixBlocks, Panels, TensorMap};
+pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule, TensorMap};
+pub use layout::{BlockOrder, MatrixBlocks, Panels};
+pub use ptx_type::PtxType;
 pub use target::{Gate, Target, Version};
 pub use together::Together;
-pub use types::{Bf16, Byte, F16, Operand, PtxType, Scalar, Value, Variable};
+pub use types::{Bf16, Byte, F16, Operand, Scalar, Value, Variable};

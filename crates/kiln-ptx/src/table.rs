@@ -1,9 +1,11 @@
 //! The instructions of PTX that kernels are written in: one table, from which come the methods of the builder, their
 //! documentation, what they ask of version and target, and the tests.
 
+use crate::builder::Row;
 use crate::builder::operands::*;
+use crate::ptx_type::PtxType;
 use crate::text::Line;
-use crate::types::{Bf16, F16, Operand, PtxType, Scalar, Value};
+use crate::types::{Bf16, F16, Operand, Scalar, Value};
 use crate::{Builder, Gate, Target};
 
 /// The table of instructions; calls `$callback!` with its rows.
@@ -394,15 +396,6 @@ macro_rules! special_register_table {
             cluster_ctarank "%cluster_ctarank"
         }
     };
-}
-
-/// One instruction for one type.
-#[derive(Debug, Clone, Copy)]
-#[doc(hidden)]
-pub struct Row {
-    /// Its name, between a tab and a space.
-    pub(crate) name: &'static str,
-    pub(crate) gate: Gate,
 }
 
 macro_rules! define {

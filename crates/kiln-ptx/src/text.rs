@@ -4,7 +4,7 @@
 //! at compile time is stored as it is. Numbers are copied at a fixed length and counted at their own: a few moves, and no
 //! call.
 
-use crate::types::{Class, PtxType};
+use crate::ptx_type::{Class, PtxType};
 
 /// Maximum length of a line. The longest, products of warp groups, have 128 registers in a list, at most 11 bytes each.
 const LINE: usize = 1536;

@@ -5,8 +5,7 @@
 
 use kiln_ir::Result;
 
-use crate::kernel::{MAX_GRID_X, Name, Parameter, ParameterKind, extent, preamble};
-use crate::layout::TensorMap;
+use crate::kernel::{MAX_GRID_X, Name, Parameter, ParameterKind, TensorMap, extent, preamble};
 use crate::text::Text;
 use crate::{Argument, Kernel, Launch, PtxKernel, PtxType, Target};
 

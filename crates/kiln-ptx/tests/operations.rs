@@ -12,14 +12,15 @@ use kiln_ptx::kernels::attention::{Attention, ScanAttention};
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
+use kiln_ptx::kernels::conv::{Convolve, ConvolveTranspose, Unfold};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
+use kiln_ptx::kernels::pooling::Pool;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, Tiling, WarpQuantMatmul};
 use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::topk::TopK;
-use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 
 use crate::support::{Device, Sample, floats, words};

@@ -38,10 +38,10 @@ mod elementwise;
 mod experts;
 mod float_state;
 mod fused;
+mod gather;
 mod gemm;
 #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
 mod hand_over;
-mod index;
 mod math;
 mod operations;
 mod pooling;
@@ -59,8 +59,11 @@ mod sort;
 mod sync;
 mod threads;
 mod tile;
+mod topk;
 mod transpose;
 mod vector;
+mod wait;
+mod write_rows;
 
 pub use conv::PackedKernels;
 pub use gemm::PackedB;

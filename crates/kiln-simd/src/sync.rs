@@ -4,7 +4,7 @@ pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
 
-pub(crate) use crate::threads::wait_until;
+pub(crate) use crate::wait::wait_until;
 
 /// How often a helper looks for work before it asks for the time.
 pub(crate) const TURNS: usize = 100;

@@ -14,6 +14,8 @@ mod sync;
 #[path = "../src/threads.rs"]
 #[allow(dead_code)] // items that kernels use
 mod threads;
+#[path = "../src/wait.rs"]
+mod wait;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

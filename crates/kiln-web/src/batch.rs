@@ -9,9 +9,8 @@ use kiln::{Error, Record, Result};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 
-use crate::engine::promise;
 use crate::error::{parameter, to_js};
-use crate::js::{explained, whole};
+use crate::js::{explained, promise, whole};
 use crate::operations;
 use crate::value::{self, Tensor};
 

@@ -11,18 +11,12 @@ use kiln::gpu::{AdapterChoice, AdapterKind};
 use kiln::{Operand, Place, Result};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
-use wasm_bindgen_futures::future_to_promise;
 
 use crate::batch::Batch;
 use crate::error::to_js;
-use crate::js::{Options, explained, member, set};
+use crate::js::{Options, explained, member, promise, set};
 use crate::operations;
 use crate::value::{self, Tensor, described};
-
-/// A promise for the result of a future.
-pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
-    future_to_promise(async move { future.await.map_err(|error| to_js(&error)) })
-}
 
 /// What a page holds of an engine.
 #[wasm_bindgen]

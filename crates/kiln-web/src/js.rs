@@ -1,12 +1,18 @@
 //! Values of JavaScript: options that come in, promises and objects that go out.
 
+#[cfg(feature = "operations")]
+use js_sys::Promise;
 use js_sys::{Array, Object, Reflect};
-use kiln::{Error, Result};
+use kiln::Result;
 #[cfg(feature = "operations")]
 use wasm_bindgen::JsCast;
 use wasm_bindgen::JsValue;
+#[cfg(feature = "operations")]
+use wasm_bindgen_futures::future_to_promise;
 
 use crate::error::parameter;
+#[cfg(feature = "operations")]
+use crate::error::to_js;
 
 /// A member of an object, unless it is missing, `undefined` or `null`.
 pub(crate) fn member(of: &JsValue, name: &str) -> Option<JsValue> {
@@ -37,42 +43,19 @@ pub(crate) fn dims(value: &JsValue) -> Result<Vec<usize>> {
 pub(crate) struct Options<'a>(pub(crate) &'a JsValue);
 
 impl Options<'_> {
+    #[cfg(feature = "models")]
     pub(crate) fn number(&self, op: &'static str, name: &str) -> Result<Option<f32>> {
         let Some(value) = member(self.0, name) else { return Ok(None) };
         value.as_f64().map(|n| Some(n as f32)).ok_or_else(|| parameter(op, format!("{name} is no number")))
     }
 
+    #[cfg(feature = "models")]
     pub(crate) fn whole(&self, op: &'static str, name: &str) -> Result<Option<usize>> {
         let Some(value) = member(self.0, name) else { return Ok(None) };
         whole(&value).map(Some).ok_or_else(|| parameter(op, format!("{name} is no whole number")))
     }
 
-    #[cfg(feature = "operations")]
-    pub(crate) fn pair(&self, op: &'static str, name: &str) -> Result<Option<(usize, usize)>> {
-        let Some(value) = member(self.0, name) else { return Ok(None) };
-        match &dims(&value)?[..] {
-            &[first, second] => Ok(Some((first, second))),
-            other => Err(parameter(op, format!("{name} has {} numbers, 2 are taken", other.len()))),
-        }
-    }
-
-    #[cfg(feature = "operations")]
-    pub(crate) fn list(&self, name: &str) -> Result<Option<Vec<usize>>> {
-        member(self.0, name).map(|value| dims(&value)).transpose()
-    }
-
-    #[cfg(feature = "operations")]
-    pub(crate) fn pairs(&self, op: &'static str, name: &str) -> Result<Option<Vec<(usize, usize)>>> {
-        let Some(value) = member(self.0, name) else { return Ok(None) };
-        let wrong = || parameter(op, format!("{name} is no array of pairs of whole numbers"));
-        let array: &Array = value.dyn_ref().ok_or_else(wrong)?;
-        let pair = |entry: JsValue| match &dims(&entry)?[..] {
-            &[first, second] => Ok((first, second)),
-            _ => Err(wrong()),
-        };
-        array.iter().map(pair).collect::<Result<_>>().map(Some)
-    }
-
+    #[cfg(any(feature = "models", feature = "webgpu"))]
     pub(crate) fn flag(&self, name: &str) -> bool {
         member(self.0, name).is_some_and(|value| value.is_truthy())
     }
@@ -83,8 +66,15 @@ impl Options<'_> {
 }
 
 /// The value of a required member, or an error.
-pub(crate) fn required<T>(value: Option<T>, op: &'static str, name: &str) -> Result<T, Error> {
+#[cfg(feature = "models")]
+pub(crate) fn required<T>(value: Option<T>, op: &'static str, name: &str) -> Result<T> {
     value.ok_or_else(|| parameter(op, format!("{name} is missing")))
+}
+
+/// A promise for the result of a future.
+#[cfg(feature = "operations")]
+pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
+    future_to_promise(async move { future.await.map_err(|error| to_js(&error)) })
 }
 
 /// Turns an explanation into an object.

@@ -3,7 +3,8 @@
 //! Design choices:
 //!
 //! - Few exports: an operation is run by its name, so that sixty of them cost the bytes of one. `kiln.js` makes a method of
-//!   each from `operations`, and the types of these methods come from the same tables.
+//!   each from `operations`, and the types of these methods come from the same signatures ([`kiln_ir::signatures`]). A new
+//!   operation needs nothing here.
 //! - Whatever can wait returns a promise; whatever fails rejects it with an `Error` whose `code` names the variant of
 //!   [`kiln::Error`]. Nothing ends the module.
 //! - Operations and models are features: a page that runs no model loads a module without them.
@@ -23,6 +24,8 @@ mod js;
 mod models;
 #[cfg(feature = "operations")]
 mod operations;
+#[cfg(feature = "operations")]
+mod typescript;
 #[cfg(feature = "operations")]
 mod value;
 #[cfg(feature = "verify")]

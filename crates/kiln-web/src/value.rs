@@ -7,15 +7,6 @@ use wasm_bindgen::{JsCast, JsValue};
 use crate::error::parameter;
 use crate::js::{dims, member, set};
 
-/// The name of a quantised format.
-pub(crate) fn format(name: &str) -> Result<QuantFormat> {
-    let found = QuantFormat::ALL.into_iter().find(|format| format.name() == name);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = QuantFormat::ALL.iter().map(|format| format.name()).collect();
-        parameter("format", format!("expected one of {}, found {name:?}", names.join(", ")))
-    })
-}
-
 /// The element type with this name.
 pub(crate) fn dtype(name: &str) -> Result<DType> {
     DType::from_name(name).ok_or_else(|| {

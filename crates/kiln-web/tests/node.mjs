@@ -48,6 +48,20 @@ for (const build of builds) {
   console.log(`${build}: ${names.length} operations, ${cases} cases within their bounds on ${last.name}`);
 }
 
+// Parameters may be tensors, and the first tensor of a batch is the number 0.
+for (const build of builds) {
+  const engine = await (await load(build, "masked")).Engine.create({});
+  const batch = engine.batch();
+  const mask = batch.input({ data: Float32Array.of(0, -Infinity), dims: [1, 2] });
+  const q = batch.input({ data: Float32Array.of(1), dims: [1, 1, 1] });
+  const kv = batch.input({ data: Float32Array.of(1, 2), dims: [1, 2, 1] });
+  const [y] = batch.record("attention", [q, kv, kv, mask], { mask });
+  await batch.execute([y]);
+  assert.deepEqual([...await batch.read(y)], [1]);
+  assert.throws(() => batch.record("convolve1d", [kv, kv], { padding: [1, 2, 3, 4] }), /expected valid, same or \[before, after\]/);
+  console.log(`${build}: parameters may be tensors`);
+}
+
 // Memory that ends, as that of a page does: what has no room is refused, and what has is computed afterwards.
 v8.setFlagsFromString("--wasm-max-mem-pages=2048");
 for (const build of builds) {

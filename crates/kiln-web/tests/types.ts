@@ -43,6 +43,11 @@ export async function use(kept: string | undefined): Promise<string> {
   await engine.resize2d(a, { size: [4, 6], mode: "bilinear", coordinates: "align_corners" });
   // @ts-expect-error an image is resized to a size
   await engine.resize2d(a, { mode: "nearest" });
+  await engine.concat(a, a, a, { axis: 0 });
+  // @ts-expect-error an axis is taken
+  await engine.concat(a, a);
+  // @ts-expect-error no such word
+  await engine.compare(a, a, { comparison: "almost" });
   // @ts-expect-error two operands are taken
   await engine.add(a);
 

@@ -3,14 +3,17 @@
 pub(crate) mod attention;
 pub(crate) mod cast;
 mod compare;
+mod conv;
 mod cumsum;
 pub(crate) mod custom;
 pub(crate) mod elementwise;
 mod experts;
 mod gather;
 mod matmul;
+mod pooling;
 pub(crate) mod quant;
 mod reduce;
+mod resize;
 mod rope;
 mod rows;
 mod scatter;
@@ -18,7 +21,6 @@ pub(crate) mod shape;
 mod sort;
 mod topk;
 mod transpose;
-mod window;
 mod write_rows;
 
 use kiln_device::Location;

@@ -1,7 +1,7 @@
 //! The steps of the test device: lowering of operations, and their evaluation by the f64 reference.
 
-use kiln_device::Location;
-use kiln_device::lower::{Lower, Lowering, Value, lower_one};
+use kiln_device::lower::lower_one;
+use kiln_device::{Location, Lower, Lowering, Value};
 use kiln_ir::graph::{Fused, Source};
 use kiln_ir::op::reference::Expected;
 use kiln_ir::op::*;

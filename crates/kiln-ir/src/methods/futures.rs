@@ -60,20 +60,29 @@ macro_rules! reductions_as_futures {
 }
 
 macro_rules! operations_as_futures {
-    ($($(#[doc = $doc:literal])* $name:ident {
-        into: $into:ident, tensors: ($($x:ident),*), params: ($($p:ident: $pty:ty),*), op: $op:expr,
-        slices: ($($arg:ident: $ty:ty),*), operands: [$($operand:expr),*],
-        $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
-    })*) => {
-        $(
-            $(#[doc = $doc])*
-            ///
-            /// # Errors
-            #[doc = $errors]
-            async fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
-                collect(self, &Op::from($op), &[$($operand),*]).await
-            }
-        )*
+    ($($(#[doc = $doc:literal])* $name:ident $row:tt)*) => {
+        $(operation_as_futures! { [$(#[doc = $doc])*] $name $row })*
+    };
+}
+
+/// The methods of a row, if it has a form on slices.
+macro_rules! operation_as_futures {
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
+        op: $op:expr, results: $results:tt,
+    }) => {};
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
+        op: $op:expr, results: $results:tt, into: $into:ident, slices: ($($arg:ident: $ty:ty),*),
+        operands: [$($operand:expr),*], $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
+    }) => {
+        $($doc)*
+        ///
+        /// # Errors
+        #[doc = $errors]
+        async fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
+            collect(self, &Op::from($op), &[$($operand),*]).await
+        }
     };
 }
 

@@ -112,32 +112,41 @@ macro_rules! reductions_on_slices {
 }
 
 macro_rules! operations_on_slices {
-    ($($(#[doc = $doc:literal])* $name:ident {
-        into: $into:ident, tensors: ($($x:ident),*), params: ($($p:ident: $pty:ty),*), op: $op:expr,
-        slices: ($($arg:ident: $ty:ty),*), operands: [$($operand:expr),*],
-        $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
-    })*) => {
-        $(
-            $(#[doc = $doc])*
-            ///
-            /// # Errors
-            #[doc = $errors]
-            fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
-                self.run_f32(&Op::from($op), &[$($operand),*])
-            }
+    ($($(#[doc = $doc:literal])* $name:ident $row:tt)*) => {
+        $(operation_on_slices! { [$(#[doc = $doc])*] $name $row })*
+    };
+}
 
-            #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
-            ///
-            /// # Errors
-            #[doc = concat!("The errors of [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another ")]
-            #[doc = "length than the result."]
-            fn $into(&self, $($arg: $ty,)* out: &mut [f32]) -> Result<()> {
-                $(if self.$quick($($given,)* out) {
-                    return Ok(());
-                })?
-                self.run_into(&Op::from($op), &[$($operand),*], &mut [DataMut::F32(out)])
-            }
-        )*
+/// The methods of a row, if it has a form on slices.
+macro_rules! operation_on_slices {
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
+        op: $op:expr, results: $results:tt,
+    }) => {};
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
+        op: $op:expr, results: $results:tt, into: $into:ident, slices: ($($arg:ident: $ty:ty),*),
+        operands: [$($operand:expr),*], $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
+    }) => {
+        $($doc)*
+        ///
+        /// # Errors
+        #[doc = $errors]
+        fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
+            self.run_f32(&Op::from($op), &[$($operand),*])
+        }
+
+        #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
+        ///
+        /// # Errors
+        #[doc = concat!("The errors of [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another ")]
+        #[doc = "length than the result."]
+        fn $into(&self, $($arg: $ty,)* out: &mut [f32]) -> Result<()> {
+            $(if self.$quick($($given,)* out) {
+                return Ok(());
+            })?
+            self.run_into(&Op::from($op), &[$($operand),*], &mut [DataMut::F32(out)])
+        }
     };
 }
 

@@ -54,20 +54,51 @@ macro_rules! reductions_on_tensors {
 }
 
 macro_rules! operations_on_tensors {
-    ($($(#[doc = $doc:literal])* $name:ident {
-        into: $into:ident, tensors: ($($x:ident),*), params: ($($p:ident: $pty:ty),*), op: $op:expr,
-        slices: ($($arg:ident: $ty:ty),*), operands: [$($operand:expr),*],
-        $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
-    })*) => {
-        $(
-            $(#[doc = $doc])*
-            ///
-            /// # Errors
-            /// The errors of [`Record::record_all`].
-            fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: $pty),*) -> Result<Self::Tensor> {
-                self.record($op, &[$($x.borrow().clone()),*])
+    ($($(#[doc = $doc:literal])* $name:ident $row:tt)*) => {
+        $(operation_on_tensors! { [$(#[doc = $doc])*] $name $row })*
+    };
+}
+
+/// The method of a row.
+macro_rules! operation_on_tensors {
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt,
+        params: ($($p:ident: $pty:ty $(as $form:ty)? $(= $default:expr)?),*), op: $op:expr, results: $results:tt,
+        $($ignored:tt)*
+    }) => {
+        operation_on_tensors! { $tensors $results [$($doc)*] $name, ($($p: $pty),*), $op }
+    };
+    (($($x:ident),*) ($result:ident) [$($doc:tt)*] $name:ident, ($($p:ident: $pty:ty),*), $op:expr) => {
+        $($doc)*
+        ///
+        /// # Errors
+        /// The errors of [`Record::record_all`].
+        fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: $pty),*) -> Result<Self::Tensor> {
+            self.record($op, &[$($x.borrow().clone()),*])
+        }
+    };
+    (($($x:ident),*) ($first:ident, $second:ident) [$($doc:tt)*] $name:ident, ($($p:ident: $pty:ty),*), $op:expr) => {
+        $($doc)*
+        ///
+        /// # Errors
+        /// The errors of [`Record::record_all`].
+        fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: $pty),*) -> Result<(Self::Tensor, Self::Tensor)> {
+            let mut results = self.record_all(Op::from($op), &[$($x.borrow().clone()),*])?;
+            match (results.pop(), results.pop()) {
+                (Some(second), Some(first)) => Ok((first, second)),
+                _ => Err(Error::Unsupported { op: stringify!($name), backend: "a recording" }),
             }
-        )*
+        }
+    };
+    ([$parts:ident] ($result:ident) [$($doc:tt)*] $name:ident, ($($p:ident: $pty:ty),*), $op:expr) => {
+        $($doc)*
+        ///
+        /// # Errors
+        /// The errors of [`Record::record_all`].
+        fn $name(&mut self, $parts: &[impl Borrow<Self::Tensor>], $($p: $pty),*) -> Result<Self::Tensor> {
+            let parts: Vec<Self::Tensor> = $parts.iter().map(|part| part.borrow().clone()).collect();
+            self.record($op, &parts)
+        }
     };
 }
 
@@ -100,14 +131,6 @@ pub trait Record: Sized {
 
     reduction_table!(reductions_on_tensors);
 
-    /// The inner product.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn dot(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
-        self.record(Dot, &[a.borrow().clone(), b.borrow().clone()])
-    }
-
     /// The product of two matrices, or of two stacks of them.
     ///
     /// # Errors
@@ -116,39 +139,12 @@ pub trait Record: Sized {
         self.record(Matmul::default(), &[a.borrow().clone(), b.borrow().clone()])
     }
 
-    /// The product of two matrices, or of two stacks of them. Either may be stored transposed, as weights
-    /// `[outputs, inputs]` are.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn matmul_with(
-        &mut self,
-        a: impl Borrow<Self::Tensor>,
-        b: impl Borrow<Self::Tensor>,
-        op: Matmul,
-    ) -> Result<Self::Tensor> {
-        self.record(op, &[a.borrow().clone(), b.borrow().clone()])
-    }
-
     /// The product of a matrix and a vector.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
     fn matvec(&mut self, a: impl Borrow<Self::Tensor>, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
         self.record(Matvec::default(), &[a.borrow().clone(), x.borrow().clone()])
-    }
-
-    /// The product of a matrix, or of its transpose, and a vector.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn matvec_with(
-        &mut self,
-        a: impl Borrow<Self::Tensor>,
-        x: impl Borrow<Self::Tensor>,
-        op: Matvec,
-    ) -> Result<Self::Tensor> {
-        self.record(op, &[a.borrow().clone(), x.borrow().clone()])
     }
 
     operations!(operations_on_tensors);
@@ -171,120 +167,12 @@ pub trait Record: Sized {
         self.record(op, &inputs.into_iter().chain(more.into_vec()).collect::<Vec<_>>())
     }
 
-    /// The `k` greatest elements of every row, greatest first: values and indices.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn top_k(&mut self, x: impl Borrow<Self::Tensor>, k: usize) -> Result<(Self::Tensor, Self::Tensor)> {
-        let mut results = self.record_all(TopK { k }.into(), &[x.borrow().clone()])?;
-        match (results.pop(), results.pop()) {
-            (Some(indices), Some(values)) => Ok((values, indices)),
-            _ => Err(Error::Unsupported { op: "top_k", backend: "a recording" }),
-        }
-    }
-
-    /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and
-    /// their indices. The sort is stable.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn sort(
-        &mut self,
-        x: impl Borrow<Self::Tensor>,
-        axis: usize,
-        descending: bool,
-    ) -> Result<(Self::Tensor, Self::Tensor)> {
-        let mut results = self.record_all(Sort { axis, descending }.into(), &[x.borrow().clone()])?;
-        match (results.pop(), results.pop()) {
-            (Some(indices), Some(values)) => Ok((values, indices)),
-            _ => Err(Error::Unsupported { op: "sort", backend: "a recording" }),
-        }
-    }
-
     /// The indices that [`Record::sort`] returns.
     ///
     /// # Errors
     /// The errors of [`Record::record_all`].
     fn argsort(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, descending: bool) -> Result<Self::Tensor> {
         Ok(self.sort(x, axis, descending)?.1)
-    }
-
-    /// Casts the elements to another type.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`]; [`Error::Parameter`] for a quantised type.
-    fn cast(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
-        self.record(Cast { to }, &[x.borrow().clone()])
-    }
-
-    /// Compares each pair of elements. Returns booleans.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn compare(
-        &mut self,
-        a: impl Borrow<Self::Tensor>,
-        b: impl Borrow<Self::Tensor>,
-        comparison: Comparison,
-    ) -> Result<Self::Tensor> {
-        self.record(Compare { comparison }, &[a.borrow().clone(), b.borrow().clone()])
-    }
-
-    /// Selects elements of `a` where a condition holds, and of `b` elsewhere.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn select(
-        &mut self,
-        condition: impl Borrow<Self::Tensor>,
-        a: impl Borrow<Self::Tensor>,
-        b: impl Borrow<Self::Tensor>,
-    ) -> Result<Self::Tensor> {
-        self.record(Select, &[condition.borrow().clone(), a.borrow().clone(), b.borrow().clone()])
-    }
-
-    /// `x` with some of its rows replaced, see [`WriteRows`]. If `x` is a state of a graph, the result is its next
-    /// version, and `x` can no longer be read.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn write_rows(
-        &mut self,
-        x: impl Borrow<Self::Tensor>,
-        rows: impl Borrow<Self::Tensor>,
-        positions: impl Borrow<Self::Tensor>,
-    ) -> Result<Self::Tensor> {
-        self.record(WriteRows, &[x.borrow().clone(), rows.borrow().clone(), positions.borrow().clone()])
-    }
-
-    /// Applies a function to each pair of integers of one type; sums, differences and products wrap around.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn arithmetic(
-        &mut self,
-        a: impl Borrow<Self::Tensor>,
-        b: impl Borrow<Self::Tensor>,
-        function: IntegerFunction,
-    ) -> Result<Self::Tensor> {
-        self.record(Arithmetic { function }, &[a.borrow().clone(), b.borrow().clone()])
-    }
-
-    /// Quantises `x` along its last dimension.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn quantize(&mut self, x: impl Borrow<Self::Tensor>, format: QuantFormat) -> Result<Self::Tensor> {
-        self.record(Quantize { format }, &[x.borrow().clone()])
-    }
-
-    /// Concatenates tensors along dimension `axis`.
-    ///
-    /// # Errors
-    /// The errors of [`Record::record_all`].
-    fn concat(&mut self, parts: &[impl Borrow<Self::Tensor>], axis: usize) -> Result<Self::Tensor> {
-        let parts: Vec<Self::Tensor> = parts.iter().map(|part| part.borrow().clone()).collect();
-        self.record(Concat { axis }, &parts)
     }
 
     /// Splits `x` along dimension `axis` into consecutive parts of these lengths, which must fill the dimension.

@@ -1,4 +1,5 @@
 use super::{Bound, Contract, Operation, Outputs};
+use crate::named::words;
 use crate::{DType, Error, Result, TensorType};
 
 /// What is computed of two integers.
@@ -31,6 +32,8 @@ impl IntegerFunction {
         }
     }
 }
+
+words!(IntegerFunction);
 
 /// A function of each pair of integers, of their type.
 ///

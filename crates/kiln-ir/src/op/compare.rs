@@ -1,4 +1,5 @@
 use super::{Bound, Contract, Operation, Outputs};
+use crate::named::words;
 use crate::{DType, Error, Kind, Result, Shape, TensorType};
 
 /// How two elements are compared.
@@ -47,6 +48,8 @@ impl Comparison {
         }
     }
 }
+
+words!(Comparison);
 
 /// Whether a comparison holds for each pair of elements: booleans.
 ///

@@ -1,5 +1,6 @@
 use super::matmul::product_bound;
 use super::{Bound, Contract, Operation, Outputs};
+use crate::named::{Form, Named, Parameter, options, read_sides};
 use crate::{DType, Error, Result, Shape, TensorType};
 
 /// The zeros around an image that is convolved.
@@ -31,6 +32,33 @@ impl Padding {
     }
 }
 
+/// The sides of an image and of a signal, as named parameters list them.
+const AROUND: [&str; 4] = ["top", "bottom", "left", "right"];
+const ENDS: [&str; 2] = ["before", "after"];
+
+impl Parameter for Padding {
+    type Value = Self;
+    const FORM: Form = Form::Sides(&AROUND);
+
+    fn read(from: &dyn Named, op: &'static str, name: &'static str) -> Result<Option<Self>> {
+        let sides = |[top, bottom, left, right]: [usize; 4]| Self::Sides { top, bottom, left, right };
+        read_sides(from, op, name, [Self::Valid, Self::Same], &AROUND, sides)
+    }
+}
+
+/// Reads the padding of a signal, which has two sides.
+pub(crate) enum Ends {}
+
+impl Parameter for Ends {
+    type Value = Padding;
+    const FORM: Form = Form::Sides(&ENDS);
+
+    fn read(from: &dyn Named, op: &'static str, name: &'static str) -> Result<Option<Padding>> {
+        let sides = |[left, right]: [usize; 2]| Padding::Sides { top: 0, bottom: 0, left, right };
+        read_sides(from, op, name, [Padding::Valid, Padding::Same], &ENDS, sides)
+    }
+}
+
 /// The two-dimensional convolution of the frameworks, which is a cross-correlation: the kernel is not flipped.
 ///
 /// The input is `[h, w]`, `[c_in, h, w]` or `[n, c_in, h, w]`, the kernel `[kh, kw]` for the first and
@@ -56,6 +84,14 @@ impl Default for Convolve2d {
         Self { padding: Padding::Valid, stride: (1, 1), dilation: (1, 1), groups: 1 }
     }
 }
+
+options!(
+    Convolve2d,
+    (
+        padding: Padding = Padding::Valid, stride: (usize, usize) = (1, 1), dilation: (usize, usize) = (1, 1), groups: usize = 1
+    ),
+    Self { padding, stride, dilation, groups }
+);
 
 /// The extents of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 use super::matmul::product_bound;
 use super::{Bound, Contract, Operation, Outputs, Padding};
+use crate::named::options;
 use crate::{DType, Error, Result, Shape, TensorType};
 
 /// The transposed convolution of the frameworks: every pixel adds the kernel, times itself, to the result, `stride` results further than
@@ -32,6 +33,15 @@ impl Default for ConvolveTranspose2d {
         Self { padding: Padding::Valid, stride: (1, 1), dilation: (1, 1), groups: 1, output_padding: (0, 0) }
     }
 }
+
+options!(
+    ConvolveTranspose2d,
+    (
+        padding: Padding = Padding::Valid, stride: (usize, usize) = (1, 1), dilation: (usize, usize) = (1, 1), groups: usize = 1,
+        output_padding: (usize, usize) = (0, 0)
+    ),
+    Self { padding, stride, dilation, groups, output_padding }
+);
 
 /// The extents of a transposed convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

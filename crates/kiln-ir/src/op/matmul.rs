@@ -1,5 +1,6 @@
 use super::shape::{BroadcastTo, Movement, StridedCopy};
 use super::{Bound, Contract, Operation, Outputs};
+use crate::named::options;
 use crate::{DType, Error, MAX_RANK, Result, Shape, TensorType};
 
 /// The matrix product `C = A B`, of two matrices or of two stacks of them.
@@ -14,6 +15,8 @@ pub struct Matmul {
     /// B is stored transposed: the layout of weights in most frameworks.
     pub transpose_b: bool,
 }
+
+options!(Matmul, (transpose_a: bool = false, transpose_b: bool = false), Self { transpose_a, transpose_b });
 
 /// The results of special values in sums of products; the bound beside it is that of k = 4096.
 const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets; \
@@ -391,6 +394,8 @@ pub struct Matvec {
     /// A is taken transposed.
     pub transpose: bool,
 }
+
+options!(Matvec, (transpose: bool = false), Self { transpose });
 
 impl Matvec {
     /// The number of products in an element of y, and the number of elements.

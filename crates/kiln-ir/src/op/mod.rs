@@ -17,7 +17,7 @@ mod cumsum;
 mod custom;
 mod elementwise;
 mod experts;
-mod index;
+mod gather;
 mod matmul;
 mod pooling;
 mod quant;
@@ -30,8 +30,9 @@ mod rows;
 mod scatter;
 mod shape;
 mod sort;
+mod topk;
 mod transpose;
-mod write;
+mod write_rows;
 
 pub use arithmetic::{Arithmetic, IntegerFunction};
 pub use attention::{Attention, AttentionExtents, AttentionOperands, Sight};
@@ -40,6 +41,7 @@ pub use cast::Cast;
 pub use channels::{BatchNorm, GroupNorm, channels_of};
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
+pub(crate) use conv::Ends;
 pub use conv::{Convolve2d, ConvolveExtents, Padding};
 pub use conv_transpose::{ConvolveTranspose2d, ConvolveTransposeExtents, Reaching};
 pub use cumsum::Cumsum;
@@ -49,7 +51,7 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 #[doc(hidden)] // rows of the table name them
 pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use experts::{ExpertExtents, ExpertTiles, MatmulByExpert};
-pub use index::{Gather, TopK};
+pub use gather::Gather;
 pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pooling::{Pool2d, PoolExtents, Pooling};
 pub use quant::{Dequantize, QuantMatmul, Quantize};
@@ -60,11 +62,13 @@ pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use scatter::{IndexAdd, Scatter};
 pub use shape::{AllReduce, BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 pub use sort::Sort;
+pub use topk::TopK;
 pub use transpose::Transpose;
-pub use write::{WriteExtents, WriteRows};
+pub use write_rows::{WriteExtents, WriteRows};
 
 #[cfg(feature = "reference")]
 use crate::Operand;
+use crate::named::{Form, Named, Parameter};
 use crate::{DType, Error, Result, TensorType};
 
 /// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
@@ -81,6 +85,15 @@ impl Param {
 impl From<f32> for Param {
     fn from(value: f32) -> Self {
         Self(value)
+    }
+}
+
+impl Parameter for Param {
+    type Value = Self;
+    const FORM: Form = Form::Number;
+
+    fn read(from: &dyn Named, op: &'static str, name: &'static str) -> Result<Option<Self>> {
+        Ok(f32::read(from, op, name)?.map(Self::from))
     }
 }
 

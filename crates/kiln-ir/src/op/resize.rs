@@ -1,4 +1,5 @@
 use super::{Bound, Contract, Operation, Outputs};
+use crate::named::{options, words};
 use crate::{DType, Error, Result, Shape, TensorType};
 
 /// What a pixel of a resized image is made of.
@@ -10,6 +11,21 @@ pub enum ResizeMode {
     /// The four pixels around it, weighted by how near they are.
     Bilinear,
 }
+
+impl ResizeMode {
+    /// Every mode.
+    pub const ALL: &[Self] = &[Self::Nearest, Self::Bilinear];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nearest => "nearest",
+            Self::Bilinear => "bilinear",
+        }
+    }
+}
+
+words!(ResizeMode);
 
 /// Where in an image of `n` pixels along a dimension result `j` of `m` lies.
 ///
@@ -28,6 +44,22 @@ pub enum ResizeCoordinates {
     Asymmetric,
 }
 
+impl ResizeCoordinates {
+    /// Every way.
+    pub const ALL: &[Self] = &[Self::HalfPixel, Self::AlignCorners, Self::Asymmetric];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HalfPixel => "half_pixel",
+            Self::AlignCorners => "align_corners",
+            Self::Asymmetric => "asymmetric",
+        }
+    }
+}
+
+words!(ResizeCoordinates);
+
 /// Images `[.., h, w]` with another number of rows and columns.
 ///
 /// Coordinates before the first pixel or beyond the last one count as these. A pixel whose weight is zero is not read.
@@ -40,6 +72,19 @@ pub struct Resize2d {
     /// Rows and columns of the result.
     pub size: (usize, usize),
 }
+
+options!(
+    Resize2d,
+    (
+        size: (usize, usize),
+        mode: ResizeMode = ResizeMode::Nearest,
+        coordinates: ResizeCoordinates = match mode {
+            ResizeMode::Nearest => Self::nearest(size).coordinates,
+            ResizeMode::Bilinear => Self::bilinear(size).coordinates,
+        }
+    ),
+    Self { mode, coordinates, size }
+);
 
 /// The extents of a resized image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

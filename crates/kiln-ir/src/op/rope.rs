@@ -1,4 +1,5 @@
 use super::{Bound, Contract, Operation, Outputs, Param};
+use crate::named::options;
 use crate::{DType, Error, Result, TensorType};
 
 /// Which elements of a row are rotated together.
@@ -50,6 +51,21 @@ impl Default for Rope {
         }
     }
 }
+
+options!(
+    Rope,
+    (
+        theta: Param = Self::default().theta, position: usize = 0, interleaved: bool = false, rotated: Option<usize> = None,
+        magnitude: Param = Self::default().magnitude
+    ),
+    Self {
+        theta,
+        style: if interleaved { RopeStyle::Interleaved } else { RopeStyle::HalfSplit },
+        position,
+        rotated,
+        magnitude,
+    }
+);
 
 impl Rope {
     /// Positions end here. An angle in f64 is exact to `position * 2^-52`, so that below this bound the error of the

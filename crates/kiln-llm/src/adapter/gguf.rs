@@ -3,7 +3,8 @@
 use kiln::DType;
 use kiln_gguf::Gguf;
 
-use super::{Adapter, MODULES, Matrix, Modules, RowOrder, Side, layer_number, unknown};
+use super::modules::{MODULES, layer_number, unknown};
+use super::{Adapter, Matrix, Modules, RowOrder, Side};
 use crate::{Error, Result};
 
 /// Reads an adapter: `general.type` is `adapter`, `adapter.type` is `lora`, and tensors are `blk.N.PROJECTION.weight.lora_a` and

@@ -8,7 +8,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::{Adapter, Matrix, Modules, RowOrder, Side, layer_number, unknown};
+use super::modules::{layer_number, unknown};
+use super::{Adapter, Matrix, Modules, RowOrder, Side};
 use crate::error::printable;
 use crate::folder::{adapted_module, safetensors};
 use crate::{Error, Result};

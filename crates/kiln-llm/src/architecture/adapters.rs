@@ -9,7 +9,8 @@ use kiln::op::RopeStyle;
 use kiln::{Batch, DType, Tensor};
 
 use super::Architecture;
-use super::weights::{ADAPTED, Layer, LowRank, Projection, Weights};
+use super::projection::{LowRank, Projection};
+use super::weights::{ADAPTED, Layer, Weights};
 use crate::adapter::{Adapter, Matrix, RowOrder};
 use crate::config::Config;
 use crate::{Error, Result};

@@ -2,15 +2,18 @@
 //! norm before it, after it or both, and added to what it reads.
 
 use kiln::graph::TensorId;
-use kiln::op::{AllReduce, Attention, Matmul, QuantMatmul, Rope, Select, WriteRows};
+use kiln::op::{Attention, Rope, WriteRows};
 use kiln::waiting::Waiting;
-use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor};
+use kiln::{Batch, Data, Engine, Problem, Record, Residency, State, Tensor};
 
 use super::HeadNorms;
 use super::adapters::ActiveAdapters;
 use super::cached::{Attended, Cached, Following, Heads};
+use super::logits::logits;
 use super::outcome::{ArrivingToken, Outcome, Ranked};
-use super::weights::{Layer, LowRank, Projection, Weights};
+use super::products::{norm, projected, scaled};
+use super::projection::Projection;
+use super::weights::{Layer, Weights};
 #[cfg(not(browser_gpu))]
 use crate::Error;
 use crate::Result;
@@ -127,32 +130,6 @@ impl<'e> Forward<'e> {
         self.batch.set_data(self.following.length, Data::U32(&[places.end]))?;
         Ok(())
     }
-}
-
-/// The logits for rows of the last block's output.
-pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
-    let x = norm(batch, x, Some(&weights.norm), config.eps)?;
-    let logits = product(batch, x, &weights.head)?;
-    let logits = gathered(batch, logits, weights.owned_logits.as_ref())?;
-    let logits = scaled(batch, logits, config.scales.logits)?;
-    let Some(cap) = config.caps.logits else { return Ok(logits) };
-    let logits = batch.scale(logits, 1.0 / cap)?;
-    let logits = batch.tanh(logits)?;
-    Ok(batch.scale(logits, cap)?)
-}
-
-/// The columns that the devices of a group compute, as many on each, side by side: a sum of rows that are 0 outside of the own columns.
-fn gathered(batch: &mut Batch<'_>, own: TensorId, owned: Option<&Tensor>) -> Result<TensorId> {
-    let Some(owned) = owned else { return Ok(own) };
-    let (devices, columns) = (owned.shape().rows(), owned.shape().columns());
-    let rows = batch.shape(own)?.rows();
-    let owned = batch.import(owned);
-    let own = batch.reshape(own, &[rows, 1, columns])?;
-    let repeated = batch.broadcast_to(own, &[rows, devices, columns])?;
-    let zero = batch.upload(&[0.0], &[])?;
-    let own = batch.record(Select, &[owned, repeated, zero])?;
-    let all = batch.reshape(own, &[rows, devices * columns])?;
-    Ok(batch.record(AllReduce, &[all])?)
 }
 
 /// The graph of some tokens and of the prediction after the last of them.
@@ -440,44 +417,5 @@ impl<'c> Inputs<'c> {
         let Some((op, factors)) = kind.rotation.and_then(|at| self.rotations.get(at)) else { return Ok(x) };
         let operands: Vec<TensorId> = [x, self.cached.positions(of)].into_iter().chain(*factors).collect();
         Ok(batch.record(*op, &operands)?)
-    }
-}
-
-/// The root-mean-square norm of rows if there are weights for it, else the rows.
-fn norm(batch: &mut Batch<'_>, x: TensorId, weight: Option<&Tensor>, eps: f32) -> Result<TensorId> {
-    let Some(weight) = weight else { return Ok(x) };
-    let weight = batch.import(weight);
-    Ok(batch.rms_norm(x, weight, eps)?)
-}
-
-pub(super) fn scaled(batch: &mut Batch<'_>, x: TensorId, by: f32) -> Result<TensorId> {
-    Ok(if by == 1.0 { x } else { batch.scale(x, by)? })
-}
-
-fn product(batch: &mut Batch<'_>, x: TensorId, weight: &Tensor) -> Result<TensorId> {
-    let w = batch.import(weight);
-    Ok(match weight.dtype() {
-        DType::Blocks(format) => batch.record(QuantMatmul { format }, &[x, w])?,
-        _ => batch.matmul_with(x, w, Matmul { transpose_b: true, ..Matmul::default() })?,
-    })
-}
-
-pub(super) fn projected(batch: &mut Batch<'_>, x: TensorId, by: &Projection) -> Result<TensorId> {
-    let mut y = product(batch, x, &by.weight)?;
-    if let Some(LowRank { a, b, scales }) = &by.low_rank {
-        let h = product(batch, x, a)?;
-        let h = batch.mul(h, *scales)?;
-        let h = product(batch, h, b)?;
-        y = batch.add(y, h)?;
-    }
-    if by.is_divided {
-        y = batch.record(AllReduce, &[y])?;
-    }
-    match &by.bias {
-        Some(bias) => {
-            let bias = batch.import(bias);
-            Ok(batch.add(y, bias)?)
-        }
-        None => Ok(y),
     }
 }

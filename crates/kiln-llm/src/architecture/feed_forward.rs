@@ -5,8 +5,8 @@ use kiln::op::{AllReduce, Matmul};
 use kiln::{Batch, Record, Tensor};
 
 use super::Gate;
-use super::decoder::{projected, scaled};
-use super::weights::{Parts, Projection};
+use super::products::{projected, scaled};
+use super::projection::{Matrices, Parts, Projection};
 use crate::Result;
 use crate::config::{Config, Experts};
 
@@ -38,15 +38,6 @@ pub(super) struct Mixture {
     pub(super) of: Experts,
     /// Whether each device of a group has some of the elements between the two products of every expert.
     pub(super) is_divided: bool,
-}
-
-/// A matrix of every expert, and the biases that are added to their products.
-#[derive(Debug, Clone)]
-pub(super) struct Matrices {
-    /// `[experts, outputs, inputs]`.
-    pub(super) weight: Tensor,
-    /// `[experts, outputs]`.
-    pub(super) bias: Option<Tensor>,
 }
 
 /// The clamp of [`Gate::ClampedSilu`], and the factor in its logistic function.

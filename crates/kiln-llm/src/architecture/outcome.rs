@@ -6,7 +6,7 @@ use kiln::waiting::{Arriving, Waiting};
 use kiln::{Batch, Buffer, Record};
 
 use super::Weights;
-use super::decoder::logits;
+use super::logits::logits;
 use crate::config::Config;
 use crate::{Error, Result};
 

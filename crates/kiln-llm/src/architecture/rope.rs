@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use kiln::Tensor;
 use kiln::op::{Rope, RopeStyle};
 
-use crate::config::Keys;
+use crate::keys::Keys;
 use crate::weights::Source;
 use crate::{Error, Result};
 

@@ -8,8 +8,9 @@ use kiln::waiting::wait;
 use kiln::{Bool, Buffer, DType, Tensor, TensorType};
 
 use super::HeadNorms;
-use super::feed_forward::{FeedForward, Gated, Matrices, Mixture};
-use super::weights::{Layer, Projection, Weights};
+use super::feed_forward::{FeedForward, Gated, Mixture};
+use super::projection::{Matrices, Projection};
+use super::weights::{Layer, Weights};
 use crate::config::{Config, Experts};
 use crate::{Error, Result};
 

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::config::{Keys, Object};
-use super::{is_plain, json, needed};
-use crate::architecture::encoder;
-use crate::embedding::Sentences;
+use super::files::{is_plain, json, needed};
+use super::keys::{Keys, Object};
+use crate::architecture::encoder_names;
+use crate::pooling::Sentences;
 use crate::{Error, Pooling, Result};
 
 /// Values of `model_type` of encoders, which are also the names of their architectures.
@@ -41,7 +41,7 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let config = Object::of(path, json)?;
     let model_type = config.needed("model_type", config.text("model_type")?)?;
     let architecture = find(model_type).ok_or_else(|| match super::config::architecture(model_type) {
-        Some(architecture) => Error::NotAnEncoder { architecture, supported: encoder::names() },
+        Some(architecture) => Error::NotAnEncoder { architecture, supported: encoder_names() },
         None => Error::unsupported_architecture(model_type, model_types()),
     })?;
     refuse_what_is_not_computed(&config)?;

@@ -2,6 +2,8 @@
 
 mod config;
 mod encoder;
+mod files;
+mod keys;
 mod names;
 mod packed;
 pub(crate) mod safetensors;
@@ -11,7 +13,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use config::Object;
+pub(crate) use files::text;
+use files::{File, is_plain, json, missing, needed};
+use keys::Object;
 use kiln_gguf::{Bytes, Gguf};
 pub(crate) use names::adapted_module;
 use names::{DecoderNames, EncoderNames, Names};
@@ -22,20 +26,8 @@ use crate::architecture::encoder::Config as EncoderConfig;
 #[cfg(feature = "chat")]
 use crate::chat::{DEFAULT, Templates};
 use crate::config::Config;
-use crate::embedding::Sentences;
-use crate::error::printable;
+use crate::pooling::Sentences;
 use crate::{Error, ModelKind, Result, Tokenizer};
-
-/// Maximum bytes of a JSON or template file, so that another file does not fill the memory.
-const MOST_TEXT: u64 = 1 << 30;
-
-/// A safetensors file.
-#[derive(Debug, Clone)]
-struct File {
-    path: PathBuf,
-    bytes: Arc<Bytes>,
-    infos: Vec<safetensors::Info>,
-}
 
 /// A model in a folder, as Hugging Face's library transformers saves it. Its files are validated when it is opened.
 #[derive(Debug)]
@@ -329,40 +321,4 @@ impl Folder {
         }
         Ok((config, weights))
     }
-}
-
-/// Whether a name is a plain file name without a path.
-fn is_plain(name: &str) -> bool {
-    let mut parts = Path::new(name).components();
-    matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
-}
-
-fn missing(path: &Path) -> Error {
-    Error::folder(path, "the file is missing")
-}
-
-/// The text of a file, if it exists.
-pub(crate) fn text(path: &Path) -> Result<Option<String>> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let len = std::fs::metadata(path).map_or(0, |found| found.len());
-    if len > MOST_TEXT {
-        return Err(Error::folder(path, format!("it has {len} bytes, at most {MOST_TEXT} are expected")));
-    }
-    let bytes = Bytes::read(path)?;
-    let text = String::from_utf8(bytes.as_ref().to_vec());
-    Ok(Some(text.map_err(|_| Error::folder(path, "it is not UTF-8"))?))
-}
-
-/// The JSON of a file, if it exists.
-fn json(path: &Path) -> Result<Option<Value>> {
-    let Some(text) = text(path)? else { return Ok(None) };
-    let value = serde_json::from_str(&text)
-        .map_err(|error| Error::folder(path, format!("not valid JSON: {}", printable(error))))?;
-    Ok(Some(value))
-}
-
-fn needed(path: &Path) -> Result<Value> {
-    json(path)?.ok_or_else(|| missing(path))
 }

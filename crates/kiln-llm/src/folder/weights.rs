@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use kiln::{DType, Tensor, bf16, f16};
 
+use super::files::File;
 use super::names::{MXFP4_PARTS, Names};
-use super::{File, safetensors};
+use super::safetensors;
 use crate::{Error, Result};
 
 /// The weights of a folder.

@@ -1,6 +1,7 @@
 //! The builder of one kernel.
 
 mod control;
+mod halves;
 mod memory;
 pub mod operands;
 mod pipeline;
@@ -14,11 +15,20 @@ pub use operands::{Fragment, TensorBox, TensorParameter};
 pub use pipeline::{Consumer, Pipeline, Producer};
 pub use sums::{Descriptor, Running, Sums};
 
-use crate::kernel::{Name, Parameter, ParameterKind, preamble};
-use crate::table::{CvtRn, Row};
+use crate::kernel::{Name, Parameter, ParameterKind, SHARED, preamble};
+use crate::ptx_type::Class;
 use crate::text::{Line, Text};
-use crate::types::{Class, Operand, Scalar, Value, Variable};
+use crate::types::{Operand, Scalar, Value, Variable};
 use crate::{Gate, PtxKernel, Target};
+
+/// One instruction for one type.
+#[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
+pub struct Row {
+    /// Its name, between a tab and a space.
+    pub(crate) name: &'static str,
+    pub(crate) gate: Gate,
+}
 
 /// Writes the body of a kernel, instruction by instruction, in the order of the calls.
 ///
@@ -43,12 +53,19 @@ pub struct Builder {
     gate: Cell<Gate>,
 }
 
-/// The name of the shared memory of a kernel.
-pub(crate) const SHARED: &str = "smem";
 /// Minimum alignment of an array in shared memory: that of the widest access.
 const SHARED_ALIGN: u32 = 16;
 /// Maximum bytes of static shared memory; more is allocated by the launch.
 const MOST_STATIC_SHARED: u32 = 48 << 10;
+
+impl PtxKernel {
+    /// Writes a kernel for blocks of exactly `block` threads. `name` is an identifier of PTX.
+    pub fn new(name: impl Into<String>, block: [u32; 3], body: impl FnOnce(&Builder)) -> Self {
+        let builder = Builder::new();
+        body(&builder);
+        builder.finish(name.into(), block)
+    }
+}
 
 impl Builder {
     pub(crate) fn new() -> Self {
@@ -343,50 +360,6 @@ impl Builder {
         self.shared_align.set(self.shared_align.get().max(align));
         self.shared_bytes.set((offset + bytes).next_multiple_of(SHARED_ALIGN));
         Pointer::new(base).bytes(offset as i32)
-    }
-}
-
-/// Both halves of a value.
-impl Builder {
-    /// `[lower, upper]` of `a`, numbers of 16 bits: `mov.b32 {lower, upper}, a`.
-    pub fn halves<T: CvtRn>(&self, a: impl Operand<u32>) -> [Value<'_, T>; 2] {
-        let halves = [self.fresh(), self.fresh()];
-        self.line(|line| {
-            line.put("\tmov.b32 ");
-            halves.write(line);
-            line.put(", ");
-            a.write(line);
-            line.put(";\n");
-        });
-        halves
-    }
-
-    /// `[lower, upper]` of `a`: `mov.b64 {lower, upper}, a`.
-    pub fn split(&self, a: impl Operand<u64>) -> [Value<'_, u32>; 2] {
-        let halves = [self.fresh(), self.fresh()];
-        self.line(|line| {
-            line.put("\tmov.b64 ");
-            halves.write(line);
-            line.put(", ");
-            a.write(line);
-            line.put(";\n");
-        });
-        halves
-    }
-
-    /// `upper * 2³² + lower`: `mov.b64 d, {lower, upper}`.
-    pub fn join(&self, lower: impl Operand<u32>, upper: impl Operand<u32>) -> Value<'_, u64> {
-        let value = self.fresh::<u64>();
-        self.line(|line| {
-            line.put("\tmov.b64 ");
-            value.write(line);
-            line.put(", {");
-            lower.write(line);
-            line.put(", ");
-            upper.write(line);
-            line.put("};\n");
-        });
-        value
     }
 }
 

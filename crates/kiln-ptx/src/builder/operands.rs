@@ -5,8 +5,9 @@ use std::marker::PhantomData;
 
 use super::{Global, Pointer, Shared, SharedCluster, Space};
 use crate::Builder;
+use crate::ptx_type::{Class, PtxType};
 use crate::text::Line;
-use crate::types::{Class, Operand, PtxType, Scalar, Sealed, Value, Variable};
+use crate::types::{Operand, Scalar, Sealed, Value, Variable};
 
 macro_rules! addresses {
     ($($(#[doc = $doc:literal])* $name:ident $space:ident;)*) => {

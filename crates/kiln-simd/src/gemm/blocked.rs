@@ -29,6 +29,7 @@ use crate::Isa;
 use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
+use crate::wait::wait_until;
 
 /// Counts claimed and finished pieces over all blocks, which have equal numbers of pieces.
 #[derive(Default)]
@@ -46,7 +47,7 @@ impl Pieces {
 
     /// Waits until `end` pieces are finished. Running threads have claimed the unfinished ones.
     fn wait(&self, end: usize) {
-        threads::wait_until(|| self.0.load(Ordering::Acquire) >= end);
+        wait_until(|| self.0.load(Ordering::Acquire) >= end);
     }
 }
 

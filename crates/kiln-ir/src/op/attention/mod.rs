@@ -2,6 +2,7 @@
 mod cases;
 
 use super::{Bound, Contract, Operation, Outputs, Param};
+use crate::named::{Form, Named, Parameter, options};
 use crate::{DType, Error, Kind, Result, Shape, TensorType};
 
 /// Scaled dot-product attention: each query gives the mean of the values, weighted by the softmax of its scaled products
@@ -85,6 +86,37 @@ impl<T> AttentionOperands<T> {
         [self.mask, self.positions, self.lengths, self.sinks, self.slopes].into_iter().flatten().collect()
     }
 }
+
+impl Parameter for AttentionOperands<()> {
+    type Value = Self;
+    const FORM: Form = Form::Operands(&["mask", "positions", "lengths", "sinks", "slopes"]);
+
+    fn read(from: &dyn Named, _: &'static str, _: &'static str) -> Result<Option<Self>> {
+        let there = |name| from.get(name).map(drop);
+        Ok(Some(Self {
+            mask: there("mask"),
+            positions: there("positions"),
+            lengths: there("lengths"),
+            sinks: there("sinks"),
+            slopes: there("slopes"),
+        }))
+    }
+}
+
+options!(
+    Attention,
+    (
+        operands: AttentionOperands<()> = AttentionOperands::default(), causal: bool = false, scale: Option<Param> = None,
+        window: Option<usize> = None, soft_cap: Option<Param> = None
+    ),
+    Self {
+        causal,
+        scale,
+        window: window.map(|window| u32::try_from(window).unwrap_or(u32::MAX)),
+        soft_cap,
+        operands,
+    }
+);
 
 /// The extents of an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

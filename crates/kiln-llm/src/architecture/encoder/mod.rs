@@ -10,22 +10,10 @@ use kiln_gguf::Metadata;
 pub(crate) use pass::Pass;
 pub(crate) use weights::Weights;
 
-use super::Architecture;
-use crate::config::{Keys, MOST_LAYERS, MOST_ROWS};
+use super::{Architecture, encoder_named, encoder_names};
+use crate::config::{MOST_LAYERS, MOST_ROWS};
+use crate::keys::Keys;
 use crate::{Error, Pooling, Result};
-
-/// The encoders that kiln runs, by the values of `general.architecture`.
-const ALL: &[&str] = &["bert"];
-
-/// The architecture name, if it is that of an encoder.
-pub(super) fn find(name: &str) -> Option<&'static str> {
-    ALL.iter().copied().find(|known| *known == name)
-}
-
-/// All names, for messages.
-pub(crate) fn names() -> String {
-    ALL.join(", ")
-}
 
 /// The configuration of an encoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,9 +40,9 @@ impl Config {
     /// another type; [`Error::Model`] for numbers that contradict one another or request unsupported features.
     pub(crate) fn read(metadata: Metadata<'_>, vocabulary: usize) -> Result<Self> {
         let name: &str = metadata.get("general.architecture")?;
-        let architecture = find(name).ok_or_else(|| match Architecture::named(name) {
-            Some(decoder) => Error::NotAnEncoder { architecture: decoder.name, supported: names() },
-            None => Error::unsupported_architecture(name, names()),
+        let architecture = encoder_named(name).ok_or_else(|| match Architecture::named(name) {
+            Some(decoder) => Error::NotAnEncoder { architecture: decoder.name, supported: encoder_names() },
+            None => Error::unsupported_architecture(name, encoder_names()),
         })?;
         let keys = Keys::new(metadata, architecture);
         let config = Self {

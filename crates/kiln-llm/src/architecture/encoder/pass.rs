@@ -7,8 +7,8 @@ use kiln::{Batch, Data, Engine, Record};
 
 use super::Config;
 use super::weights::{Layer, LayerNorm, Weights};
-use crate::architecture::decoder::projected;
-use crate::architecture::weights::Projection;
+use crate::architecture::products::projected;
+use crate::architecture::projection::Projection;
 use crate::{Pooling, Result};
 
 /// The graph that computes the embeddings of some texts, recorded once: tokens, lengths and pooling are data.

@@ -3,7 +3,7 @@
 use kiln::Tensor;
 
 use super::Config;
-use crate::architecture::weights::Projection;
+use crate::architecture::projection::Projection;
 use crate::weights::Source;
 use crate::{Error, Result};
 

@@ -1,6 +1,5 @@
 //! The families of tokenizers, each with its expressions as lists of rules.
 
-use super::Stage;
 use super::rules::{
     afmoe_scripts, any_contraction, any_spaced_letters, any_spaced_punctuation, ascii_punctuation_and_letters,
     bloom_words, cased_letters, cased_letters_but_han, cased_letters_with_contraction, cjk, contraction,
@@ -11,6 +10,7 @@ use super::rules::{
     spaced_bicameral_letters, spaced_letters, spaced_numbers, spaced_others, spaced_punctuation, spaces,
     spaces_at_the_end, spaces_before_last, tab_or_indentation, three_digits, three_numbers, wide, youtu_scripts,
 };
+use super::stage::Stage;
 
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
 const GPT_2: Stage =

@@ -5,94 +5,19 @@
 //! list of expressions, each applied to the pieces that the one before has made. The doc of each rule quotes its part of an
 //! expression, and tests compare families with their published expressions. `\s` is White_Space, other classes are general categories.
 
+mod chars;
 mod families;
 mod rules;
+mod stage;
 
 use std::borrow::Cow;
 
+use self::chars::Char;
 use self::families::{EXPRESSIONS, FAMILIES, NO_TRAITS, Traits};
-use self::rules::{Rule, numbers};
+use self::stage::Stage;
 use crate::unicode::Class;
 
 pub(super) use self::families::GPT_2_EXPRESSION;
-
-/// A character of a text, with its class.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Char {
-    c: char,
-    class: Class,
-}
-
-impl Char {
-    fn is_space(self) -> bool {
-        self.c.is_whitespace()
-    }
-
-    /// `[\r\n]`.
-    fn is_newline(self) -> bool {
-        matches!(self.c, '\r' | '\n')
-    }
-
-    fn is_letter(self) -> bool {
-        self.class.is_letter()
-    }
-
-    fn is_number(self) -> bool {
-        self.class.is_number()
-    }
-
-    /// `[\p{L}\p{M}]`.
-    fn is_letter_or_mark(self) -> bool {
-        self.class.is_letter() || self.class.is_mark()
-    }
-
-    /// `[^\s\p{L}\p{N}]`.
-    fn is_other(self) -> bool {
-        !self.is_space() && !self.is_letter() && !self.is_number()
-    }
-
-    /// `[\p{P}\p{S}]`.
-    fn is_punctuation_or_symbol(self) -> bool {
-        matches!(self.class, Class::Punctuation | Class::Symbol)
-    }
-
-    /// `[^\r\n\p{L}\p{N}]`, which may precede letters.
-    fn leads(self) -> bool {
-        !self.is_newline() && !self.is_letter() && !self.is_number()
-    }
-
-    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`.
-    fn is_upper(self) -> bool {
-        self.is_letter_or_mark() && self.class != Class::Lower
-    }
-
-    /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`.
-    fn is_lower(self) -> bool {
-        self.is_letter_or_mark() && !matches!(self.class, Class::Upper | Class::Title)
-    }
-
-    /// `\p{Han}`.
-    fn is_han(self) -> bool {
-        matches!(self.c, '\u{2e80}'..='\u{2e99}' | '\u{2e9b}'..='\u{2ef3}' | '\u{2f00}'..='\u{2fd5}' | '々' | '〇'
-            | '〡'..='〩' | '〸'..='〻' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{fa6d}'
-            | '\u{fa70}'..='\u{fad9}' | '\u{16fe2}'..='\u{16fe3}' | '\u{16ff0}'..='\u{16ff1}'
-            | '\u{20000}'..='\u{323af}')
-    }
-
-    /// `[一-龥぀-ゟ゠-ヿ]`, of DeepSeek-V3.
-    fn is_cjk(self) -> bool {
-        matches!(self.c, '一'..='龥' | '\u{3040}'..='ゟ' | '゠'..='ヿ')
-    }
-}
-
-/// One expression.
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    /// Matches are pieces, and so are the texts between them.
-    Find(&'static [Rule]),
-    /// Runs of digits are divided into groups of three from their end.
-    GroupsOfThree,
-}
 
 /// Splits texts like a family.
 #[derive(Debug, Clone)]
@@ -156,49 +81,6 @@ impl Splitter {
                 start = end;
             }
             std::mem::swap(&mut splits.pieces, &mut splits.next);
-        }
-    }
-}
-
-impl Stage {
-    /// Appends the ends of the parts of a piece that begins at the character `start`.
-    fn cut(self, piece: &[Char], start: usize, ends: &mut Vec<usize>) {
-        let mut at = 0;
-        let mut gap = 0;
-        let mut push = |gap: &mut usize, from: usize, to: usize| {
-            if from > *gap {
-                ends.push(start + from);
-            }
-            ends.push(start + to);
-            *gap = to;
-        };
-        while at < piece.len() {
-            let rest = &piece[at..];
-            match self {
-                Self::Find(rules) => match rules.iter().map(|rule| rule(rest)).find(|&n| n > 0) {
-                    Some(n) => {
-                        push(&mut gap, at, at + n);
-                        at += n;
-                    }
-                    None => at += 1,
-                },
-                Self::GroupsOfThree => match numbers(rest) {
-                    0 => at += 1,
-                    n => {
-                        let end = at + n;
-                        let first = if n.is_multiple_of(3) { 3 } else { n % 3 };
-                        push(&mut gap, at, at + first);
-                        at += first;
-                        while at < end {
-                            push(&mut gap, at, at + 3);
-                            at += 3;
-                        }
-                    }
-                },
-            }
-        }
-        if gap < piece.len() {
-            ends.push(start + piece.len());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The alternatives of the published expressions, each a function over the characters of a text.
 
-use super::Char;
+use super::chars::Char;
 use crate::unicode::Class;
 
 /// Returns how many characters match at the beginning of the rest of a piece.

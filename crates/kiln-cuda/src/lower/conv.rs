@@ -1,21 +1,11 @@
-//! Windows of images: pooling, convolution and its transpose, resizing.
+//! Convolution and its transpose.
 
-use kiln_ir::op::{Convolve2d, ConvolveExtents, ConvolveTranspose2d, Matmul, Pool2d, Resize2d};
+use kiln_ir::op::{Convolve2d, ConvolveExtents, ConvolveTranspose2d, Matmul};
 use kiln_ir::{Precision, Result, Shape, TensorType};
-use kiln_ptx::kernels::resize::Resize;
-use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool, Unfold};
+use kiln_ptx::kernels::conv::{Convolve, ConvolveTranspose, Unfold};
 
 use super::{Launches, Lower, Lowering, Value, accepted, matmul};
 use crate::CudaDevice;
-
-impl Lower<CudaDevice> for Pool2d {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let kernel = Pool::new(self.pooling, plan.target.target);
-        let launch = kernel.launch(self, &self.extents(&inputs[0].ty.shape)?)?;
-        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
-        Ok(())
-    }
-}
 
 /// Minimum flops of a convolution that runs as a product: of fewer, an element of the result per thread takes as long.
 const MANY_FLOPS: usize = 10_000_000;
@@ -73,15 +63,6 @@ impl Lower<CudaDevice> for ConvolveTranspose2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let launch = ConvolveTranspose.launch(&self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?)?;
         plan.run(ConvolveTranspose, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
-        Ok(())
-    }
-}
-
-impl Lower<CudaDevice> for Resize2d {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let kernel = Resize::new(self.mode);
-        let launch = kernel.launch(&self.extents(&inputs[0].ty.shape)?)?;
-        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
         Ok(())
     }
 }

@@ -1,106 +1,20 @@
-//! Operations that choose elements: gather, write_rows and top-k.
-
-use kiln_ir::op::{Cast, Gather, Quantize, TopK, WriteRows};
-use kiln_ir::{Buffer, DType, DataMut, Operand, Result, TensorType};
+//! The greatest elements of rows, and their indices.
 
 use std::cell::Cell;
 
-use crate::cast::to_f32;
+use kiln_ir::op::TopK;
+use kiln_ir::{DataMut, Operand, Result};
+
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
-/// Elements below which one thread is faster.
-const PARALLEL: usize = 300_000;
+/// Elements below which one thread is faster. An element takes about a nanosecond.
+const PARALLEL: usize = 40_000;
 /// Elements that a thread takes at once.
-const SHARE: usize = 65_536;
-/// The same two numbers for top-k, which takes about a nanosecond per element, and the cost of one of its rows, in
-/// elements.
-const PARALLEL_TOP: usize = 40_000;
-const SHARE_TOP: usize = 16_384;
+const SHARE: usize = 16_384;
+/// The cost of a row, in elements.
 const ROW: usize = 256;
-
-impl Execute for Gather {
-    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let (table, indices) = (inputs[0].data(), inputs[1].data().u32());
-        let &[rows, columns] = inputs[0].shape().dims() else { return Ok(()) };
-        // Checked before anything is written.
-        self.check(indices, rows)?;
-        if indices.is_empty() || columns == 0 {
-            return Ok(());
-        }
-        let threads = if indices.len() * columns < PARALLEL { 1 } else { simd.threads() };
-        let group = (SHARE / columns).max(1);
-        let (read, written) = (inputs[0].ty().bytes() / rows, outputs[0].bytes() / indices.len());
-        let as_it_is = table.dtype() == outputs[0].dtype();
-        let shared = Shared::new(outputs[0].as_bytes().as_mut_ptr());
-        threads::for_each(indices.len().div_ceil(group), threads, |part| {
-            let from = part * group;
-            for (i, &index) in indices.iter().enumerate().skip(from).take(group) {
-                let at = index as usize * read;
-                // SAFETY: every index has its own row of the output, and no other part accesses it.
-                let out = unsafe { shared.get().add(i * written) };
-                if as_it_is {
-                    let row = &table.as_bytes()[at..at + read];
-                    // SAFETY: a row of the output is as long as one of the table.
-                    unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), out, read) };
-                } else {
-                    // SAFETY: a table of another type gives f32, and `out` is the beginning of a row of these.
-                    let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<f32>(), columns) };
-                    // SAFETY: a `Simd` exists only for an available instruction set.
-                    unsafe { to_f32(simd.isa(), table.part(at..at + read), out) };
-                }
-            }
-        });
-        Ok(())
-    }
-}
-
-/// Casts or quantises rows of floats to a type.
-fn stored(simd: &Simd, rows: &Operand<'_>, to: DType) -> Result<Buffer> {
-    let mut stored = Buffer::zeros(&TensorType::of(to, rows.shape())?)?;
-    match to {
-        DType::Blocks(format) if rows.ty().dtype != DType::F32 => {
-            let wide = self::stored(simd, rows, DType::F32)?;
-            let wide = Operand::new(wide.as_data(), rows.shape())?;
-            Quantize { format }.execute(simd, &[wide], &mut [stored.as_mut()])?;
-        }
-        DType::Blocks(format) => Quantize { format }.execute(simd, &[*rows], &mut [stored.as_mut()])?,
-        _ => Cast { to }.execute(simd, &[*rows], &mut [stored.as_mut()])?,
-    }
-    Ok(stored)
-}
-
-impl Execute for WriteRows {
-    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let [x, rows, positions] = inputs else { return Ok(()) };
-        let e = self.extents(&x.shape(), &rows.shape(), &positions.shape())?;
-        let positions = positions.data().u32();
-        // Checked before anything is written.
-        self.check(positions, e.n)?;
-        let converted;
-        let stored = if rows.data().dtype() == outputs[0].dtype() {
-            rows.data()
-        } else {
-            converted = stored(simd, rows, outputs[0].dtype())?;
-            converted.as_data()
-        };
-        let row = stored.bytes().checked_div(e.outer * e.s).unwrap_or(0);
-        if row == 0 {
-            return Ok(());
-        }
-        let out = outputs[0].as_bytes();
-        for (at, from) in stored.as_bytes().chunks_exact(row).enumerate() {
-            let (matrix, i) = (at / e.s, at % e.s);
-            let position = positions[matrix / e.sharing * e.s + i];
-            if position != Self::SKIPPED {
-                let to = (matrix * e.n + position as usize) * row;
-                out[to..to + row].copy_from_slice(from);
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Maps an element to a key whose order is the required one: greatest first, equal elements by index.
 fn key(x: f32, index: usize) -> u64 {
@@ -214,8 +128,8 @@ impl Execute for TopK {
         let (values, indices) = (Shared::new(values.f32().as_mut_ptr()), Shared::new(indices.u32().as_mut_ptr()));
         // A row costs about as much as another 256 elements, because its candidates are sorted.
         let cost = columns + ROW;
-        let threads = if rows.saturating_mul(cost) < PARALLEL_TOP { 1 } else { simd.threads() };
-        let group = (SHARE_TOP / cost).max(1);
+        let threads = if rows.saturating_mul(cost) < PARALLEL { 1 } else { simd.threads() };
+        let group = (SHARE / cost).max(1);
         threads::for_each(rows.div_ceil(group), threads, |part| {
             let (from, to) = (part * group, rows.min((part + 1) * group));
             // SAFETY: every part writes the results of its own rows.

@@ -1,0 +1,23 @@
+//! How a model turns the rows of tokens into the embedding of a text.
+
+/// How the rows of the tokens of a text become its embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// The mean of all rows, including those of `[CLS]` and `[SEP]`.
+    Mean,
+    /// The row of the first token, `[CLS]`.
+    Cls,
+    /// The row of the last token.
+    Last,
+}
+
+/// Settings of files for turning texts into embeddings, in addition to the configuration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Sentences {
+    pub(crate) pooling: Pooling,
+    /// Maximum tokens of a text.
+    pub(crate) max_tokens: usize,
+    /// Whether texts are converted to lower case before they are tokenized.
+    pub(crate) lower_case: bool,
+}
