@@ -67,7 +67,7 @@ mod loading;
 mod model;
 mod placement;
 mod pooling;
-#[cfg(not(browser_gpu))]
+#[cfg(not(target_arch = "wasm32"))]
 mod quantize;
 mod sampling;
 mod sequences;
@@ -94,7 +94,7 @@ pub use model::Model;
 pub use model::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
 pub use pooling::Pooling;
-#[cfg(not(browser_gpu))]
+#[cfg(not(target_arch = "wasm32"))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
 pub use sequences::SequenceId;

@@ -276,9 +276,6 @@ fn rows_as(engine: &Engine, from: DType, bytes: &[u8], dims: &[usize], to: DType
 
 #[cfg(test)]
 mod tests {
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
     use super::*;
 
     #[test]
