@@ -154,10 +154,10 @@ fn quantised_products_keep_the_limits_of_copies_and_devices() {
         assert_eq!(first, listed, "{format:?}");
     }
     // Products at once are cut alike: 2, 1 and 1 tiles and two parts of each for eight multiprocessors.
-    let round = WarpGroupTiling::of_round(Q4K, [16, 4096], &[256, 128, 8], false, Target::Sm90a, 8).unwrap();
+    let round = WarpGroupTiling::of_round(Q4K, [16, 4096], &[512, 256, 8], false, Target::Sm90a, 8).unwrap();
     assert_eq!(
         round.iter().map(|of| of.parts_bytes().unwrap()).collect::<Vec<_>>(),
-        [256, 128, 8].map(|n| 2 * 4 * 16 * n)
+        [512, 256, 8].map(|n| 2 * 4 * 16 * n)
     );
     let (kernels, launches): (Vec<_>, Vec<_>) = round.iter().map(|of| of.product(false).unwrap()).unzip();
     let (joined, launch) = Together::new(kernels[0], &launches.iter().collect::<Vec<_>>(), 8).unwrap().unwrap();

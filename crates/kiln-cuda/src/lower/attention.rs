@@ -338,7 +338,7 @@ mod tests {
         let q8_0 = DType::Blocks(kiln_ir::QuantFormat::Q8_0);
         for (stored, word) in [(DType::F16, "f16"), (DType::Bf16, "bf16"), (q8_0, "q8_0")] {
             let (names, grid, faults) = plan(Attention::causal(), [32, 1, 128], [8, 8192, 128], stored, &[]);
-            let scan = format!("attention_scan_{word}_128_{word}_128_queries4");
+            let scan = format!("attention_scan_{word}_128_{word}_128_queries4_keys128");
             assert_eq!((names, faults), (vec![scan, "attention_scan_combine".to_owned()], vec![]));
             // A block for each of eight heads and of 64 parts of 128 keys.
             assert_eq!(grid, Some([8, 64, 1]));

@@ -23,8 +23,8 @@ use crate::{
 const BLOCK: u32 = 128;
 /// Warps of a block.
 const WARPS: u32 = BLOCK / WARP;
-/// Keys of a step.
-const KEYS: u32 = 128;
+/// Keys of a step, at most and at least.
+const KEYS: [u32; 2] = [128, 32];
 /// Maximum queries of a block.
 const MOST_QUERIES: u32 = 8;
 /// Maximum registers of a thread for elements of queries, and for sums of weighted values.
@@ -198,6 +198,8 @@ pub struct ScanAttention {
     values: Rows,
     /// Queries of a block.
     queries: u32,
+    /// Keys of a step.
+    step: u32,
     target: Target,
 }
 
@@ -250,12 +252,18 @@ impl ScanAttention {
         let mut queries = wanted.next_power_of_two().min(1 << most.ilog2());
         // A block with fewer queries takes less time. Each block reads the keys, but from the second-level cache if all
         // blocks run at once.
-        let steps = extents.batch.saturating_mul(extents.kv_heads).saturating_mul(extents.t.div_ceil(KEYS as usize));
-        let blocks = |queries: u32| steps.saturating_mul(rows.div_ceil(queries as usize));
-        while queries > 1 && blocks(queries / 2) <= 2 * multiprocessors as usize {
+        let units = extents.batch.saturating_mul(extents.kv_heads);
+        let steps = |keys: u32| units.saturating_mul(extents.t.div_ceil(keys as usize));
+        let [mut step, least] = KEYS;
+        let blocks = |queries: u32, step: u32| steps(step).saturating_mul(rows.div_ceil(queries as usize));
+        while queries > 1 && blocks(queries / 2, step) <= 2 * multiprocessors as usize {
             queries /= 2;
         }
-        Ok(Self { keys, values, queries, target })
+        // So does one with fewer keys: it reads them one after the other.
+        while step > least && 2 * blocks(queries, step) <= RESIDENT * multiprocessors as usize {
+            step /= 2;
+        }
+        Ok(Self { keys, values, queries, step, target })
     }
 
     /// Plans the launches of `op` on a device with this number of multiprocessors; `mask` is the type of entries and the shape of
@@ -277,7 +285,7 @@ impl ScanAttention {
         let total = extent("queries", units.saturating_mul(rows), MOST)?;
         let chunks = rows.div_ceil(self.queries as usize);
         let blocks = extent("blocks", units.saturating_mul(chunks), MAX_GRID_X)?;
-        let steps = t.div_ceil(KEYS as usize).max(1);
+        let steps = t.div_ceil(self.step as usize).max(1);
         let wanted = (RESIDENT * multiprocessors as usize).div_ceil(blocks.max(1) as usize);
         let parts = wanted.clamp(1, MOST_PARTS).min(steps) as u32;
         let (kind, strides) = match mask {
@@ -321,18 +329,18 @@ impl ScanAttention {
     /// Some of the kernels: every way to store keys and values, and each number of queries, though not each with each.
     pub fn some(target: Target) -> Vec<Self> {
         use Stored::{Bf16, F16, F32, Q8_0};
-        let of = |stored: [Stored; 2], [d, dv]: [u32; 2], queries| {
+        let of = |stored: [Stored; 2], [d, dv]: [u32; 2], queries, step| {
             let [keys, values] = [(stored[0], d), (stored[1], dv)].map(|(stored, width)| Rows { stored, width });
-            Self { keys, values, queries, target }
+            Self { keys, values, queries, step, target }
         };
         vec![
-            of([F32, F32], [128, 128], 8),
-            of([F32, F32], [33, 5], 2),
-            of([F16, F16], [128, 128], 4),
-            of([Bf16, Bf16], [64, 80], 1),
-            of([Q8_0, Q8_0], [128, 128], 4),
-            of([Q8_0, F16], [96, 64], 2),
-            of([F32, F32], [0, 4], 1),
+            of([F32, F32], [128, 128], 8, 128),
+            of([F32, F32], [33, 5], 2, 32),
+            of([F16, F16], [128, 128], 4, 32),
+            of([Bf16, Bf16], [64, 80], 1, 64),
+            of([Q8_0, Q8_0], [128, 128], 4, 128),
+            of([Q8_0, F16], [96, 64], 2, 64),
+            of([F32, F32], [0, 4], 1, 32),
         ]
     }
 
@@ -362,7 +370,7 @@ impl ScanAttention {
             k.if_(k.and(k.gt(given, t), k.eq(thread, 0)), || k.red_min(report, k.join(given, at)));
             length.set(k.min(given, t));
         });
-        let shared = Queries::new(k, self.queries);
+        let shared = Queries::new(k, [self.queries, self.step]);
         k.if_(k.lt(thread, self.queries), || {
             let row = first_row + thread;
             let (i, head) = (row % s, unit % heads * (rows / s) + row / s);
@@ -394,8 +402,8 @@ impl ScanAttention {
         }
         // Parts take steps in turns, so that they have equal work even if few keys are visible.
         let (part, parts) = (k.ctaid_y(), k.nctaid_y());
-        let ahead = k.max(begin.get() / KEYS, part) - part;
-        let start = (part + (ahead + parts - 1u32) / parts * parts) * KEYS;
+        let ahead = k.max(begin.get() / self.step, part) - part;
+        let start = (part + (ahead + parts - 1u32) / parts * parts) * self.step;
         let end = end.get();
 
         let offsets = [self.keys, self.values].map(|of| k.mul_wide(unit, t) * u64::from(of.bytes()));
@@ -405,8 +413,8 @@ impl ScanAttention {
             (0..self.queries).map(|_| (0..self.values.elements()).map(|_| k.variable(0.0f32)).collect()).collect();
         // Each warp computes the weights of every fourth query.
         let states: Vec<_> = (0..self.queries).step_by(WARPS as usize).map(|first| (first, State::new(k))).collect();
-        k.for_(start, end, parts * KEYS, |base| {
-            let count = k.min(end - base, KEYS);
+        k.for_(start, end, parts * self.step, |base| {
+            let count = k.min(end - base, self.step);
             self.score(k, keys, offsets[0], &elements, base, count, &shared);
             k.bar_sync(0u32);
             for (first, state) in &states {
@@ -485,7 +493,7 @@ impl ScanAttention {
         let lanes = self.keys.lanes();
         let (sub, group) = (k.tid_x() % lanes, k.tid_x() / lanes);
         let apart = BLOCK / lanes;
-        let at_once = AT_ONCE.min(KEYS / apart);
+        let at_once = AT_ONCE.min((self.step / apart).max(1));
         // All lanes of a warp run the same number of iterations, because their sums are combined.
         k.for_(0u32, count, apart * at_once, |first| {
             let read = |i: u32| {
@@ -512,7 +520,7 @@ impl ScanAttention {
                 let j = first + group + number / self.queries * apart;
                 // Lanes that differ in the last bits have equal sums.
                 let mine = k.and(k.eq(sub & (lanes / whole - 1), 0), k.lt(j, count));
-                k.st_if(mine, shared.scores.index(k.mad(number % self.queries, KEYS, j)), product);
+                k.st_if(mine, shared.scores.index(k.mad(number % self.queries, self.step, j)), product);
             }
         });
     }
@@ -533,9 +541,9 @@ impl ScanAttention {
     ) {
         let [begin, end, position, entry] = k.ld_v::<_, _, 4>(shared.sights.index(query * 4u32));
         let slope = k.ld(shared.slopes.index(query));
-        let row = shared.scores.index(query * KEYS).index(lane);
+        let row = shared.scores.index(query * self.step).index(lane);
         let mut scores = Vec::new();
-        for i in 0..KEYS / WARP {
+        for i in 0..self.step / WARP {
             let (j, score) = (lane + i * WARP, k.variable(0.0f32));
             let key = base + j;
             let sees = k.variable(0u32);
@@ -601,7 +609,7 @@ impl ScanAttention {
         let lanes = self.values.lanes();
         let (sub, group) = (k.tid_x() % lanes, k.tid_x() / lanes);
         let apart = BLOCK / lanes;
-        let at_once = AT_ONCE.min(KEYS / apart);
+        let at_once = AT_ONCE.min((self.step / apart).max(1));
         let mut holes = k.constant(0u32);
         for (query, sums) in (0..).zip(sums) {
             let kept = k.ld(shared.kept.offset(query));
@@ -619,7 +627,7 @@ impl ScanAttention {
                 let read: Vec<_> = (0..at_once).map(read).collect();
                 for (j, there, value) in read {
                     for (query, sums) in (0..).zip(sums) {
-                        let weight = k.ld_if(there, shared.scores.offset((query * KEYS) as i32).index(j), 0.0);
+                        let weight = k.ld_if(there, shared.scores.offset((query * self.step) as i32).index(j), 0.0);
                         // A key that a query does not see must not affect it, not even as zero times infinity.
                         let hidden = k.lt(weight, 0.0);
                         for (sum, &value) in sums.iter().zip(&value) {
@@ -714,14 +722,14 @@ struct Queries<'k> {
 }
 
 impl<'k> Queries<'k> {
-    fn new(k: &'k Builder, queries: u32) -> Self {
+    fn new(k: &'k Builder, [queries, step]: [u32; 2]) -> Self {
         let numbers = || k.shared::<f32>(queries);
         Self {
             sights: k.shared_bytes(16 * queries, 16),
             slopes: numbers(),
             kept: numbers(),
             holes: k.shared::<u32>(queries),
-            scores: k.shared::<f32>(KEYS * queries),
+            scores: k.shared::<f32>(step * queries),
         }
     }
 }
@@ -769,9 +777,9 @@ impl<'k> Entries<'k> {
 
 impl Kernel for ScanAttention {
     fn name(&self) -> String {
-        let Self { keys, values, queries, .. } = self;
+        let Self { keys, values, queries, step, .. } = self;
         let of = |rows: &Rows| format!("{}_{}", rows.stored.word(), rows.width);
-        format!("attention_scan_{}_{}_queries{queries}", of(keys), of(values))
+        format!("attention_scan_{}_{}_queries{queries}_keys{step}", of(keys), of(values))
     }
 
     fn build(&self) -> PtxKernel {

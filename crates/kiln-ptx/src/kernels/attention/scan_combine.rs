@@ -10,8 +10,10 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Targe
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
-/// Parts that a thread reads at once.
-const AT_ONCE: u32 = 4;
+/// Parts that a thread reads at once: each read takes as long as the memory does, and is of little.
+const AT_ONCE: u32 = 16;
+/// Parts that a thread reads at once where there are few.
+const FEW_AT_ONCE: u32 = 4;
 /// Maximum parts for which each thread processes all of them.
 const FEW_PARTS: u32 = 32;
 /// Maximum queries.
@@ -83,29 +85,35 @@ impl ScanCombine {
     ) {
         let [row, rows, parts, width] = place;
         let thread = k.tid_x();
+        // The reference score and the total of a part; a missing one is hidden.
         let read = |part: Word<'k>| {
-            let at = Self::of_part(k, sums, place, part);
-            (k.ld(at), k.ld(at.offset(1)))
+            let (at, there) = (Self::of_part(k, sums, place, part), k.lt(part, parts));
+            (k.ld_if(there, at, 0.0), k.ld_if(there, at.offset(1), -1.0))
         };
         let (greatest, sees) = (k.variable(sink), k.variable(0u32));
-        k.for_(0u32, parts, 1u32, |part| {
-            let (of_part, total) = read(part);
-            let hidden = k.lt(total, 0.0);
-            greatest.set(maximum(self.target, greatest.get(), k.selp(f32::NEG_INFINITY, of_part, hidden)));
-            sees.set(k.selp(sees.get(), 1u32, hidden));
+        k.for_(0u32, parts, FEW_AT_ONCE, |first| {
+            let read: Vec<_> = (0..FEW_AT_ONCE).map(|i| read(first + i)).collect();
+            for (of_part, total) in read {
+                let hidden = k.lt(total, 0.0);
+                greatest.set(maximum(self.target, greatest.get(), k.selp(f32::NEG_INFINITY, of_part, hidden)));
+                sees.set(k.selp(sees.get(), 1u32, hidden));
+            }
         });
         let origin = k.selp(0.0, greatest.get(), k.eq(greatest, f32::NEG_INFINITY));
         k.for_(thread, width, BLOCK, |column| {
             let (sum, total) = (k.variable(0.0f32), k.variable(math::exp(sink - origin)));
-            k.for_(0u32, parts, 1u32, |part| {
-                let (of_part, of_weights) = read(part);
-                let at = k.mad_wide(part, rows, k.cvt_u64(row)) * k.cvt_u64(width);
-                let value = k.ld(sums.index_wide(at).index(column));
-                k.if_(k.not(k.lt(of_weights, 0.0)), || {
-                    let weight = math::exp(of_part - origin);
+            k.for_(0u32, parts, FEW_AT_ONCE, |first| {
+                let of = |i: u32| {
+                    let (part, at) = (first + i, k.mad_wide(first + i, rows, k.cvt_u64(row)) * k.cvt_u64(width));
+                    (read(part), k.ld_if(k.lt(part, parts), sums.index_wide(at).index(column), 0.0))
+                };
+                let all: Vec<_> = (0..FEW_AT_ONCE).map(of).collect();
+                for ((of_part, of_weights), value) in all {
+                    let hidden = k.lt(of_weights, 0.0);
+                    let weight = k.selp(0.0, math::exp(of_part - origin), hidden);
                     total.set(k.fma(weight, of_weights, total));
-                    sum.set(k.fma(weight, value, sum));
-                });
+                    sum.set(k.fma(weight, k.selp(0.0, value, hidden), sum));
+                }
             });
             k.st(out.index(column), k.selp(sum.get() / total.get(), 0.0, k.ne(sees, 0)));
         });

@@ -2,7 +2,7 @@
 
 use super::super::parts::{Repair, Results};
 use super::weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};
-use super::{DEPTH, GROUPS_OF_WARPS, Shape, TALL, WEIGHTS, Word};
+use super::{DEPTH, Shape, TALL, THREADS_OF_GROUP, Word};
 use crate::kernels::gemm::{Order, always};
 use crate::operands::{Blocks, RegisterCount};
 use crate::{
@@ -10,8 +10,6 @@ use crate::{
     TensorParameter, Value, Variable,
 };
 
-/// Registers of a thread of the copying warp group, and of the multiplying ones.
-const REGISTERS: [u32; 2] = [40, 232];
 /// Steps of a group.
 const STEPS: usize = (GROUP / STEP) as usize;
 /// Groups of a stage of x.
@@ -142,7 +140,7 @@ impl<'k> Body<'k> {
         k.if_(k.eq(self.thread, 0), || {
             for (ring, blocks) in self.rings.iter().zip([1, sharing, sharing]) {
                 if let Some(ring) = ring {
-                    ring.pipeline.initialise(k, 4 * GROUPS_OF_WARPS * blocks);
+                    ring.pipeline.initialise(k, 4 * self.shape.groups() * blocks);
                 }
             }
             [Some(self.x), Some(self.weights), self.sums]
@@ -151,19 +149,17 @@ impl<'k> Body<'k> {
                 .for_each(|map| k.prefetch_tensormap::<u32>(map));
         });
         self.meet();
+        let [copying, multiplying] = self.shape.registers();
+        let first = self.shape.groups() * THREADS_OF_GROUP;
         k.if_else(
-            k.lt(self.warp, 4),
+            k.ge(self.warp, first / 32),
             || {
-                if self.shape.moves_registers() {
-                    k.setmaxnreg_dec::<u32>(RegisterCount(REGISTERS[0]));
-                }
-                k.if_(k.eq(self.thread, 0), || self.copy_weights());
-                k.if_(k.eq(self.thread, 32), || self.copy_rows());
+                k.setmaxnreg_dec::<u32>(RegisterCount(copying));
+                k.if_(k.eq(self.thread, first), || self.copy_weights());
+                k.if_(k.eq(self.thread, first + 32), || self.copy_rows());
             },
             || {
-                if self.shape.moves_registers() {
-                    k.setmaxnreg_inc::<u32>(RegisterCount(REGISTERS[1]));
-                }
+                k.setmaxnreg_inc::<u32>(RegisterCount(multiplying));
                 self.multiply();
             },
         );
@@ -183,7 +179,7 @@ impl<'k> Body<'k> {
             let first = k.min(part * self.per, all);
             body(Place {
                 row: down * columns,
-                of_weights: (along * sharing + self.rank) * WEIGHTS,
+                of_weights: (along * sharing + self.rank) * self.shape.weights(),
                 part,
                 chunks: [first, k.min(first + self.per, all)],
             });
@@ -290,7 +286,7 @@ impl<'k> Body<'k> {
         let [Some(weights), sums, Some(x)] = self.rings else { return };
         // Preceding launches have written units and what is added.
         k.griddepcontrol_wait::<u32>();
-        let group = (self.warp >> 2) - 1;
+        let group = self.warp >> 2;
         let (g, t) = (self.lane >> 2, self.lane & 3u32);
         let in_tile = k.mad(group, TALL, k.mad(self.warp & 3u32, 16u32, g));
         let (of_weights, of_x) = (self.reader(weights, 1), self.reader(x, sharing));

@@ -2,9 +2,9 @@
 //!
 //! [`HalfRows`] rounds x to f16, in two parts under the contract and in one with a lower precision. [`WarpGroupQuantMatmul`] has
 //! weights as the first operand of `wgmma`: a lane decodes those of its rows in registers, to integers that f16 holds exactly. A
-//! block of threads has 128 rows of weights, 64 for each of two warp groups, and up to 128 rows of x. One thread of a third warp
-//! group copies weights to a ring of stages in shared memory, another x. Blocks of a cluster have other weights and share the copies
-//! of x.
+//! block of threads has 64 rows of weights for each of its multiplying warp groups, and up to 128 rows of x. Loads and decoding of
+//! a warp wait for one another, so four groups multiply where registers suffice for their sums, else two. One further thread copies
+//! weights to a ring of stages in shared memory, another x. Blocks of a cluster have other weights and share the copies of x.
 //!
 //! Products of elements with a common scale are added in a chain by the tensor cores, which round every sum towards zero, and
 //! then in f32 to those before it, rounded to nearest.
@@ -22,20 +22,17 @@ use kiln_ir::{QuantFormat, Result};
 
 use self::body::Body;
 pub use self::rows::HalfRows;
-use self::weights::{CHUNK, GROUPS, Packing};
+use self::weights::{CHUNK, GROUP, GROUPS, Packing};
 use super::Word;
 use super::parts::{JoinParts, parts};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};
 
-/// Warp groups that multiply, their threads, and the rows of weights of each.
-const GROUPS_OF_WARPS: u32 = 2;
+/// Threads of a warp group that multiplies, and its rows of weights.
 const THREADS_OF_GROUP: u32 = 128;
 const TALL: u32 = 64;
-/// Rows of weights per block.
-const WEIGHTS: u32 = GROUPS_OF_WARPS * TALL;
-/// Threads of a block: one more warp group copies.
-const THREADS: u32 = (GROUPS_OF_WARPS + 1) * THREADS_OF_GROUP;
+/// Maximum rows of x of a block for which registers suffice for four multiplying warp groups.
+const FEW_COLUMNS: u32 = 32;
 /// Elements of a stage of x along k: a row of a panel.
 const DEPTH: u32 = 64;
 /// Shared memory of a block, less what barriers and alignment take.
@@ -100,8 +97,9 @@ impl WarpGroupTiling {
         }
         let columns = m.clamp(16, 128).next_power_of_two() as u32;
         let of = |&n: &usize| {
-            let sharing = if columns == 128 && n > WEIGHTS as usize { 2 } else { 1 };
-            let shape = Shape { format, packing, columns, sharing, rounds, is_part: false, adds: false };
+            let shape = Shape { format, packing, columns, sharing: 1, rounds, is_part: false, adds: false };
+            let sharing = if columns == 128 && n > shape.weights() as usize { 2 } else { 1 };
+            let shape = Shape { sharing, ..shape };
             Self { shape, m, depth, n, parts: 1, multiprocessors }
         };
         let tilings: Vec<Self> = n.iter().map(of).collect();
@@ -118,7 +116,7 @@ impl WarpGroupTiling {
     /// Tiles along the rows of x, and along those of weights.
     fn extents(&self) -> [usize; 2] {
         let Shape { columns, sharing, .. } = self.shape;
-        [self.m.div_ceil(columns as usize), self.n.div_ceil((WEIGHTS * sharing) as usize)]
+        [self.m.div_ceil(columns as usize), self.n.div_ceil((self.shape.weights() * sharing) as usize)]
     }
 
     fn tiles(&self) -> usize {
@@ -181,7 +179,7 @@ impl WarpGroupTiling {
             element: PtxType::F16,
             extents: [row_bytes / 2, weights.into(), 1],
             strides: [row_bytes, row_bytes * u64::from(weights)],
-            tile: [shape.packing.pitch() / 2, WEIGHTS, 1],
+            tile: [shape.packing.pitch() / 2, shape.weights(), 1],
             swizzles: false,
         };
         let [units, out, exact, blocks] = [1, 3, 4, 2].map(Argument::Buffer);
@@ -232,6 +230,21 @@ struct Shape {
 }
 
 impl Shape {
+    /// Warp groups that multiply.
+    fn groups(self) -> u32 {
+        if self.columns <= FEW_COLUMNS { 4 } else { 2 }
+    }
+
+    /// Rows of weights per block.
+    fn weights(self) -> u32 {
+        self.groups() * TALL
+    }
+
+    /// Threads of a block: those that multiply, then those that copy.
+    fn threads(self) -> u32 {
+        (self.groups() + 1) * THREADS_OF_GROUP
+    }
+
     /// Parts of an element of x.
     fn planes(self) -> u32 {
         if self.rounds { 1 } else { 2 }
@@ -251,28 +264,27 @@ impl Shape {
     fn stage_bytes(self) -> [u32; 3] {
         let panel = self.whole_panel().bytes();
         let sums = if self.packing.has_minima() { panel } else { 0 };
-        [WEIGHTS * self.packing.pitch(), sums, self.planes() * panel]
+        [self.weights() * self.packing.pitch(), sums, self.planes() * panel]
     }
 
     /// Number of stages of weights and of sums, and of stages of x.
     fn stages(self) -> [u32; 2] {
+        let [weights, sums, x] = self.stage_bytes();
         let chunks = match self.columns {
             128 => 2,
             64 => 3,
-            32 => 4,
-            _ => 5,
+            // A quarter of the memory is for x.
+            _ => SHARED / 4 * 3 / (weights + sums),
         };
-        let [weights, sums, x] = self.stage_bytes();
         let rest = SHARED - chunks * (weights + sums);
         [chunks, (rest / x).min(chunks * (CHUNK / DEPTH))]
     }
 
-    /// Groups of 32 elements that are multiplied at once: more where registers hold more weights.
+    /// Groups of 32 elements that are multiplied at once: more where registers suffice. Weights of Q6_K take twice as many, and where
+    /// every group has a unit of its own, its sums take others.
     fn batch(self) -> u32 {
-        match self.columns {
-            128 => 1,
-            _ => 2,
-        }
+        let takes_more = self.packing == Packing::Q6K || self.columns == FEW_COLUMNS && self.packing.chain() == GROUP;
+        if self.columns == 128 || takes_more && self.groups() == 4 && !self.rounds { 1 } else { 2 }
     }
 
     /// Whether one instruction multiplies both parts of x, which are adjacent in shared memory, each with sums of its own.
@@ -286,9 +298,9 @@ impl Shape {
         !self.rounds && self.columns == 128
     }
 
-    /// Whether the multiplying warp groups need registers of the copying one.
-    fn moves_registers(self) -> bool {
-        self.columns >= 64
+    /// Registers of a thread of the copying warp group, and of the multiplying ones: together at most those that a block gets.
+    fn registers(self) -> [u32; 2] {
+        if self.groups() == 4 { [32, 112] } else { [40, 232] }
     }
 }
 
@@ -303,7 +315,7 @@ impl WarpGroupQuantMatmul {
     /// that adds.
     pub fn some() -> Vec<Self> {
         let of = |(format, rows, rounds, multiprocessors): (QuantFormat, usize, bool, u32)| {
-            let extents = [rows, 8 * CHUNK as usize, 2 * WEIGHTS as usize];
+            let extents = [rows, 8 * CHUNK as usize, 256];
             // With zero multiprocessors there are no parts.
             let tiling = WarpGroupTiling::new(format, extents, rounds, Target::Sm90a, multiprocessors)?;
             Some(Self { shape: tiling.shape(rows == 64) })
@@ -336,6 +348,6 @@ impl Kernel for WarpGroupQuantMatmul {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(self.name(), [THREADS, 1, 1], |k| Body::new(k, self.shape).write())
+        PtxKernel::new(self.name(), [self.shape.threads(), 1, 1], |k| Body::new(k, self.shape).write())
     }
 }
