@@ -27,9 +27,9 @@ const WARM: f64 = 10e-3;
 const GOOD: f64 = 0.85;
 /// The longest wait for a core in a valid sample.
 const WAITED: u64 = 5_000;
-/// So many clean samples make a figure certain.
+/// Clean samples that make a figure certain.
 pub const ENOUGH: usize = 8;
-/// So many suffice where there was no time for more, if at least three of four samples are clean.
+/// Clean samples that suffice where there was no time for more, if at least three of four samples are clean.
 const FEW: usize = 3;
 
 /// How much is spent on one comparison.
