@@ -17,12 +17,14 @@ mod schedule;
 mod share;
 mod slots;
 mod state;
+mod step;
 
 pub use fetch::Fetch;
 pub use fuse::{Fused, FusionLimits, Instruction, NormLimits, Source};
 pub use location::Location;
-pub use schedule::{Schedule, Step};
+pub use schedule::Schedule;
 pub use slots::Slot;
+pub use step::Step;
 use state::States;
 
 use std::collections::HashSet;
