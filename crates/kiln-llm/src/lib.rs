@@ -6,7 +6,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors; `ModelOutline`: the same without the weights |
+//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `outline` | `ModelOutline`: a model without its weights, for plans |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
@@ -65,14 +66,18 @@ mod forward_pass;
 mod keys;
 mod loading;
 mod model;
+#[cfg(not(browser_gpu))]
+mod outline;
 mod placement;
 mod pooling;
 #[cfg(not(target_arch = "wasm32"))]
 mod quantize;
 mod sampling;
+mod sequence_id;
 mod sequences;
 mod session;
 mod stream;
+mod text_parts;
 mod tokenizer;
 mod unicode;
 mod weights;
@@ -91,13 +96,13 @@ pub use forward_pass::{ForwardPass, ForwardShape};
 pub use loading::{Loader, ModelPlan};
 pub use model::Model;
 #[cfg(not(browser_gpu))]
-pub use model::ModelOutline;
+pub use outline::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
 pub use pooling::Pooling;
 #[cfg(not(target_arch = "wasm32"))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
-pub use sequences::SequenceId;
+pub use sequence_id::SequenceId;
 #[cfg(not(browser_gpu))]
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
