@@ -24,8 +24,8 @@ pub use fuse::{Fused, FusionLimits, Instruction, NormLimits, Source};
 pub use location::Location;
 pub use schedule::Schedule;
 pub use slots::Slot;
-pub use step::Step;
 use state::States;
+pub use step::Step;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

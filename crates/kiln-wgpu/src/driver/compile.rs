@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 #[cfg(not(target_arch = "wasm32"))]
 use std::num::NonZero;
+use std::sync::Arc;
 #[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 #[cfg(not(target_arch = "wasm32"))]
 use std::sync::{Mutex, PoisonError};
 #[cfg(target_arch = "wasm32")]
