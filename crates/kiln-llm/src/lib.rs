@@ -20,8 +20,9 @@
 //! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `text_parts` | the numbers of tokens that graphs compute at once |
 //! | `stream` | [`GenerationStream`]: the same as an asynchronous stream |
-//! | `sequences` | [`Sequences`]: several sequences of tokens, one token of each a step |
+//! | `sequences`, `sequence_id` | [`Sequences`]: several sequences of tokens, one token of each a step |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
 //! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |

@@ -75,7 +75,7 @@ fn instance() -> &'static wgpu::Instance {
     })
 }
 
-/// Every adapter, with its properties. Callers must not run concurrently, see `device/opening.rs`.
+/// Every adapter, with its properties. Callers must not run concurrently, see `opening.rs`.
 pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     #[cfg(target_arch = "wasm32")]
     if !super::browser::has_webgpu() {
