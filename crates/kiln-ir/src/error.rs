@@ -1,4 +1,4 @@
-use crate::{DType, Shape};
+use crate::DType;
 
 /// The result of everything in kiln that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -151,11 +151,4 @@ pub enum Error {
         /// The defect of the data.
         reason: String,
     },
-}
-
-impl Error {
-    /// A [`Error::Shape`] that names two shapes which do not agree, and what would.
-    pub fn mismatch(op: &'static str, what: &str, a: &Shape, b: &Shape, allowed: &str) -> Self {
-        Self::Shape { op, reason: format!("{what}: {a} and {b} do not agree: {allowed}") }
-    }
 }

@@ -105,6 +105,13 @@ impl Shape {
     }
 }
 
+impl Error {
+    /// A [`Error::Shape`] that names two shapes which do not agree, and what would.
+    pub fn mismatch(op: &'static str, what: &str, a: &Shape, b: &Shape, allowed: &str) -> Self {
+        Self::Shape { op, reason: format!("{what}: {a} and {b} do not agree: {allowed}") }
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.dims())

@@ -11,7 +11,7 @@ use kiln_gguf::{Gguf, Writer};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Step, Weights};
 use crate::config::Config;
-use crate::session::Parts;
+use crate::text_parts::Parts;
 use crate::weights::Source;
 use crate::{Adapter, Error, Result};
 

@@ -6,7 +6,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors; `ModelOutline`: the same without the weights |
+//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `outline` | `ModelOutline`: a model without its weights, for plans |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
@@ -19,8 +20,9 @@
 //! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `text_parts` | the numbers of tokens that graphs compute at once |
 //! | `stream` | [`GenerationStream`]: the same as an asynchronous stream |
-//! | `sequences` | [`Sequences`]: several sequences of tokens, one token of each a step |
+//! | `sequences`, `sequence_id` | [`Sequences`]: several sequences of tokens, one token of each a step |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
 //! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |
@@ -65,14 +67,18 @@ mod forward_pass;
 mod keys;
 mod loading;
 mod model;
+#[cfg(not(browser_gpu))]
+mod outline;
 mod placement;
 mod pooling;
 #[cfg(not(target_arch = "wasm32"))]
 mod quantize;
 mod sampling;
+mod sequence_id;
 mod sequences;
 mod session;
 mod stream;
+mod text_parts;
 mod tokenizer;
 mod unicode;
 mod weights;
@@ -91,13 +97,13 @@ pub use forward_pass::{ForwardPass, ForwardShape};
 pub use loading::{Loader, ModelPlan};
 pub use model::Model;
 #[cfg(not(browser_gpu))]
-pub use model::ModelOutline;
+pub use outline::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
 pub use pooling::Pooling;
 #[cfg(not(target_arch = "wasm32"))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
-pub use sequences::SequenceId;
+pub use sequence_id::SequenceId;
 #[cfg(not(browser_gpu))]
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};

@@ -10,12 +10,8 @@ use crate::architecture::Weights;
 #[cfg(feature = "chat")]
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
-#[cfg(not(browser_gpu))]
-use crate::placement::{self, Asked};
 use crate::weights::Source;
-use crate::{AdaptedModel, Adapter, DeviceLayers, Error, Folder, Result, Session, SessionOptions, Tokenizer};
-#[cfg(not(browser_gpu))]
-use crate::{MemoryPlan, Sequences, SequencesOptions};
+use crate::{DeviceLayers, Error, Folder, Result, Tokenizer};
 
 /// The message for an adapter in place of a model.
 pub(crate) const NO_MODEL: &str =
@@ -39,7 +35,7 @@ pub struct Model<'e> {
 }
 
 /// The parts of a model from any kind of file.
-struct Parts {
+pub(crate) struct Parts {
     config: Config,
     tokenizer: Tokenizer,
     #[cfg(feature = "chat")]
@@ -48,7 +44,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of_gguf(file: kiln_gguf::Model) -> Result<Self> {
+    pub(crate) fn of_gguf(file: kiln_gguf::Model) -> Result<Self> {
         if matches!(file.metadata().get("general.type"), Ok("adapter")) {
             let path = file.paths().first().map_or_else(String::new, |path| path.display().to_string());
             return Err(Error::adapter(&path, NO_MODEL));
@@ -64,7 +60,7 @@ impl Parts {
         })
     }
 
-    fn of_folder(folder: Folder) -> Result<Self> {
+    pub(crate) fn of_folder(folder: Folder) -> Result<Self> {
         let tokenizer = folder.tokenizer();
         #[cfg(feature = "chat")]
         let templates = folder.templates();
@@ -77,6 +73,12 @@ impl Parts {
             templates: templates?,
             source: Source::of_folder(weights),
         })
+    }
+
+    /// The same without the elements of matrices that loading would copy.
+    #[cfg(not(browser_gpu))]
+    pub(crate) fn without_copies(self) -> Self {
+        Self { source: self.source.without_copies(), ..self }
     }
 }
 
@@ -143,7 +145,11 @@ impl<'e> Model<'e> {
         Self::of(engine, parts)
     }
 
-    fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
+    /// A model from the parts of a file.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`].
+    pub(crate) fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
         let Parts { config, tokenizer, source, .. } = parts;
         tokenizer.check_rows(config.vocabulary)?;
         let weights = Weights::load(&source, &config)?;
@@ -174,17 +180,6 @@ impl<'e> Model<'e> {
         self.device_layers = layers;
     }
 
-    /// The memory that a session would take on each device, and where its layers would run. Nothing is allocated.
-    ///
-    /// # Errors
-    /// The errors of [`Session::new`].
-    #[cfg(not(browser_gpu))]
-    pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
-        let context = Session::context_of(self, options)?;
-        let asked = Asked { context, cache: options.cache, sequences: 1, adapters: None };
-        Ok(placement::plan(self, asked)?.1)
-    }
-
     /// The chat template of this name in the file, or its default one.
     ///
     /// # Errors
@@ -202,104 +197,5 @@ impl<'e> Model<'e> {
     /// The number of tokens of its vocabulary, which is the length of a vector of logits.
     pub fn vocabulary(&self) -> usize {
         self.config.vocabulary
-    }
-
-    /// A new, empty sequence of tokens.
-    ///
-    /// # Errors
-    /// The errors of [`Session::new`].
-    pub fn session(&self, options: SessionOptions) -> Result<Session<'_>> {
-        Session::new(self, options)
-    }
-
-    /// Room for several sequences of tokens.
-    ///
-    /// # Errors
-    /// The errors of [`Sequences::new`].
-    #[cfg(not(browser_gpu))]
-    pub fn sequences(&self, options: SequencesOptions) -> Result<Sequences<'_>> {
-        Sequences::new(self, options)
-    }
-
-    /// The model with adapters, whose sessions switch between them from one step to the next.
-    ///
-    /// The matrices of all adapters are stacked beside the weights: a step reads those of adapters that are not used, too, and multiplies
-    /// them by 0. So it costs what one adapter of the sum of their ranks costs, and a switch costs nothing but the keys and values of the
-    /// tokens so far. Sessions of [`Model::session`] are free of all of it.
-    ///
-    /// # Errors
-    /// [`Error::AdapterArchitecture`](crate::Error::AdapterArchitecture) for an adapter of another architecture,
-    /// [`Error::AdapterShape`](crate::Error::AdapterShape) for one whose matrices do not fit, [`Error::Adapter`](crate::Error::Adapter)
-    /// for layers that the model does not have, and for an adapter that is given twice.
-    pub fn with_adapters<'a>(&self, adapters: impl IntoIterator<Item = &'a Adapter>) -> Result<AdaptedModel<'_>> {
-        let adapters: Vec<Adapter> = adapters.into_iter().cloned().collect();
-        AdaptedModel::new(self, &adapters)
-    }
-}
-
-/// A model without its weights: their types and extents, for a plan of the memory that [`Model`] takes.
-///
-/// A file is mapped and its tensors are not read, except vectors such as norms. Matrices that [`Model::load`] would copy, such as those of
-/// experts in folders, are not copied. Only an engine that forces a group of devices reads matrices, to divide them.
-///
-/// ```no_run
-/// # fn main() -> kiln_llm::Result<()> {
-/// # let engine = kiln::Engine::new()?;
-/// use kiln_llm::{ModelOutline, SessionOptions};
-///
-/// let outline = ModelOutline::load(&engine, "model.gguf")?;
-/// println!("{}", outline.memory_plan(SessionOptions { context: Some(32_768), ..SessionOptions::default() })?);
-/// # Ok(())
-/// # }
-/// ```
-#[cfg(not(browser_gpu))]
-#[derive(Debug)]
-pub struct ModelOutline<'e>(Model<'e>);
-
-#[cfg(not(browser_gpu))]
-impl<'e> ModelOutline<'e> {
-    /// The outline of what [`Model::load`] loads.
-    ///
-    /// # Errors
-    /// The errors of [`Model::load`], except those of elements that cannot be used.
-    pub fn load(engine: &'e Engine, path: impl AsRef<Path>) -> Result<Self> {
-        match path.as_ref().is_dir() {
-            true => Self::from_folder(engine, Folder::open(path)?),
-            false => Self::from_gguf(engine, kiln_gguf::Model::open(path)?),
-        }
-    }
-
-    /// The outline of an open file.
-    ///
-    /// # Errors
-    /// The errors of [`ModelOutline::load`].
-    pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
-        Self::of(engine, Parts::of_gguf(file)?)
-    }
-
-    /// The outline of an open folder.
-    ///
-    /// # Errors
-    /// The errors of [`ModelOutline::load`].
-    pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
-        Self::of(engine, Parts::of_folder(folder)?)
-    }
-
-    fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
-        let source = parts.source.without_copies();
-        Model::of(engine, Parts { source, ..parts }).map(Self)
-    }
-
-    /// Says which layers run on a GPU in plans that are made from now on.
-    pub fn place_layers(&mut self, layers: DeviceLayers) {
-        self.0.place_layers(layers);
-    }
-
-    /// The plan of [`Model::memory_plan`].
-    ///
-    /// # Errors
-    /// The errors of [`Model::memory_plan`].
-    pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
-        self.0.memory_plan(options)
     }
 }

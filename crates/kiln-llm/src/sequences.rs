@@ -1,13 +1,12 @@
 //! Several sequences of tokens of one model, which advance together.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use kiln::{DType, State};
 
 use crate::architecture::{Copying, Layout, Ranked, Row, Rows};
 use crate::placement::{Asked, MemoryPlan, Placing, placed};
-use crate::{Decoder, Error, Model, Result, Sampler, Session, SessionOptions, Surprises};
+use crate::{Decoder, Error, Model, Result, Sampler, SequenceId, Session, SessionOptions, Surprises};
 
 /// Maximum number of sequences.
 const MOST: usize = 64;
@@ -44,16 +43,6 @@ pub struct SequenceOptions {
 impl Default for SequenceOptions {
     fn default() -> Self {
         Self { sampler: Sampler::default(), most: usize::MAX, ignore_end: false }
-    }
-}
-
-/// Names a sequence for as long as its [`Sequences`] live: no other one gets the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(u64);
-
-impl fmt::Display for SequenceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -136,6 +125,17 @@ struct Sequence<'m> {
     left: usize,
     surprises: Surprises,
     decoder: Decoder<'m>,
+}
+
+#[cfg(not(browser_gpu))]
+impl Model<'_> {
+    /// Room for several sequences of tokens.
+    ///
+    /// # Errors
+    /// The errors of [`Sequences::new`].
+    pub fn sequences(&self, options: SequencesOptions) -> Result<Sequences<'_>> {
+        Sequences::new(self, options)
+    }
 }
 
 impl<'m> Sequences<'m> {

@@ -5,48 +5,10 @@ use std::sync::Arc;
 use kiln::waiting::{WAITING, Waiting, wait};
 use kiln::{DType, Explanation, State};
 
-use crate::architecture::{ActiveAdapters, AdapterSet, ArrivingToken, Forward, Recorded, Scoring, Step};
-use crate::config::Config;
-use crate::placement::{Asked, MemoryPlan, Placing, is_on_cpu, placed};
-use crate::{Adapter, Decoder, Error, GenerationStream, Model, Result, Sampler, Surprises};
-
-/// Graphs for parts of texts: the number of rows, and the minimum number of tokens for which the graph is used, because
-/// unused rows are computed in vain. The largest graph is only for whole parts: more rows share the cost of decoding
-/// weights there.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Parts(&'static [(usize, usize)]);
-
-impl Parts {
-    /// A GPU takes about as long for a few rows as for many: on an H100 graphs of 1, 64, 256 and 512 rows of a Llama of 8 B in
-    /// Q4_K_M take 2.4, 8, 19 and 34 ms (`kiln-llm bench --device cuda -p N -n 0`).
-    pub(crate) const GPU: Self = Self(&[(1, 1), (8, 3), (64, 17), (256, 136), (512, 385), (1024, 1000)]);
-    /// On the CPU a row takes a third of the time in a graph of eight rows, a fourth in one of 64, and hardly less in larger ones.
-    pub(crate) const CPU: Self = Self(&[(1, 1), (8, 4), (64, 50), (512, 480), (1024, 1000)]);
-
-    /// The rows of the graph that computes the first of this many tokens.
-    pub(crate) fn rows_for(self, tokens: usize) -> usize {
-        self.0.iter().rev().find(|&&(_, fewest)| tokens >= fewest).map_or(1, |&(rows, _)| rows)
-    }
-
-    /// The rows of all graphs that are used for texts of up to this many tokens.
-    pub(crate) fn up_to(self, tokens: usize) -> impl Iterator<Item = usize> {
-        self.0.iter().filter(move |&&(_, fewest)| tokens >= fewest).map(|&(rows, _)| rows)
-    }
-
-    /// The minimum number of tokens of each graph, ascending.
-    pub(crate) fn fewest(self) -> impl DoubleEndedIterator<Item = usize> {
-        self.0.iter().map(|&(_, fewest)| fewest)
-    }
-}
-
-/// Zeros for the keys and values of each layer, `[kv_heads, context, size]`. They take no memory before they are used.
-///
-/// # Errors
-/// [`Error::Kiln`] for an unsupported cache type.
-pub(crate) fn caches(config: &Config, dtype: DType, context: usize) -> Result<Vec<[State; 2]>> {
-    let cache = |size: usize| State::zeros(dtype, &[config.kv_heads, context, size]);
-    config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?])).collect()
-}
+use crate::architecture::{ActiveAdapters, AdapterSet, ArrivingToken, Forward, Recorded, Scoring, Step, caches};
+use crate::placement::{Asked, Placing, is_on_cpu, placed};
+use crate::text_parts::Parts;
+use crate::{Adapter, Decoder, Error, MemoryPlan, Model, Result, Sampler, Surprises};
 
 /// Probabilities that are computed at once when texts are scored: 128 MiB of f32.
 const SCORED_AT_ONCE: usize = 1 << 25;
@@ -100,6 +62,27 @@ pub struct Session<'m> {
     begins: bool,
     /// The surprises of tokens that Mirostat drew.
     surprises: Surprises,
+}
+
+impl Model<'_> {
+    /// A new, empty sequence of tokens.
+    ///
+    /// # Errors
+    /// The errors of [`Session::new`].
+    pub fn session(&self, options: SessionOptions) -> Result<Session<'_>> {
+        Session::new(self, options)
+    }
+
+    /// The memory that a session would take on each device, and where its layers would run. Nothing is allocated.
+    ///
+    /// # Errors
+    /// The errors of [`Session::new`].
+    #[cfg(not(browser_gpu))]
+    pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
+        let context = Session::context_of(self, options)?;
+        let asked = Asked { context, cache: options.cache, sequences: 1, adapters: None };
+        Ok(crate::placement::plan(self, asked)?.1)
+    }
 }
 
 impl<'m> Session<'m> {
@@ -435,7 +418,7 @@ impl<'m> Session<'m> {
             None => {
                 let Model { config, weights, .. } = self.model;
                 let fits = |&rows: &usize| rows * config.vocabulary <= SCORED_AT_ONCE;
-                let rows = self.parts.0.iter().rev().map(|&(rows, _)| rows).find(fits).unwrap_or(1);
+                let rows = self.parts.descending().find(fits).unwrap_or(1);
                 Scoring::record(self.forward(rows)?, config, weights)?
             }
         };
@@ -446,38 +429,6 @@ impl<'m> Session<'m> {
     pub fn generate<'s>(&'s mut self, sampler: &'s Sampler, most: usize) -> Generation<'s, 'm> {
         let decoder = self.model.tokenizer().decoder();
         Generation { session: self, sampler, decoder, left: most, ended: false }
-    }
-
-    /// The same as an asynchronous stream.
-    ///
-    /// ```
-    /// use futures_util::StreamExt;
-    /// use kiln_llm::{Model, Sampler, SessionOptions};
-    ///
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/chain.rs"));
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let tokens = [("a", 1), ("b", 1), ("c", 1)];
-    /// # let path = chain("doc-stream", &tokens, &[(3, 4, 9.0), (4, 5, 9.0), (5, 2, 9.0)], &[]);
-    /// let engine = kiln::Engine::new()?;
-    /// let model = Model::load(&engine, &path)?;
-    /// let mut session = model.session(SessionOptions::default())?;
-    /// session.push(&model.tokenizer().encode("a"))?;
-    /// let answer: kiln_llm::Result<String> = pollster::block_on(async {
-    ///     let sampler = Sampler::greedy();
-    ///     let mut stream = session.stream(&sampler, 100);
-    ///     let mut answer = String::new();
-    ///     while let Some(made) = stream.next().await {
-    ///         answer += &made?.text;
-    ///     }
-    ///     Ok(answer)
-    /// });
-    /// assert_eq!(answer?, "bc");
-    /// # std::fs::remove_file(path)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn stream<'s>(&'s mut self, sampler: &'s Sampler, most: usize) -> GenerationStream<'s, 'm> {
-        GenerationStream::new(self.generate(sampler, most))
     }
 
     /// Chooses the token that follows, adds it, and returns it with the text that it completes; `None` for a token that ends the text,
@@ -650,37 +601,5 @@ impl Generation<'_, '_> {
         let made = self.session.next_waiting(self.sampler, &mut self.decoder, more, waiting).await.transpose();
         self.ended = !matches!(made, Some(Ok(_)));
         made
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    use super::*;
-
-    #[test]
-    fn texts_are_cut_into_few_parts_with_few_rows_in_vain() {
-        let parts = |of: Parts, mut tokens: usize| {
-            let mut parts = Vec::new();
-            while tokens > 0 {
-                parts.push(of.rows_for(tokens));
-                tokens = tokens.saturating_sub(of.rows_for(tokens));
-            }
-            parts
-        };
-        let on_gpu = |tokens| parts(Parts::GPU, tokens);
-        assert_eq!([1, 2, 5, 9].map(on_gpu), [vec![1], vec![1, 1], vec![8], vec![8, 1]]);
-        assert_eq!([64, 65, 100, 600].map(on_gpu), [vec![64], vec![64, 1], vec![64, 64], vec![512, 64, 64]]);
-        assert_eq!([16, 17, 200, 1000].map(on_gpu), [vec![8, 8], vec![64], vec![256], vec![1024]]);
-        assert_eq!([2048, 2600].map(on_gpu), [vec![1024, 1024], vec![1024, 1024, 512, 64]]);
-        let on_cpu = |tokens| parts(Parts::CPU, tokens);
-        assert_eq!([3, 30, 100].map(on_cpu), [vec![1, 1, 1], vec![8, 8, 8, 8], vec![64, 8, 8, 8, 8, 8]]);
-        assert_eq!([256, 600].map(on_cpu), [vec![64; 4], vec![512, 64, 8, 8, 8]]);
-        for tokens in 1..5000 {
-            assert!(on_gpu(tokens).iter().sum::<usize>() <= 4 * tokens, "{tokens}");
-            assert!(on_cpu(tokens).iter().sum::<usize>() <= tokens + tokens / 3 + 4, "{tokens}");
-        }
     }
 }

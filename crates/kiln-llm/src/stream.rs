@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 
-use crate::{Generated, Generation, Result};
+use crate::{Generated, Generation, Result, Sampler, Session};
 
 /// The future of the next token, which owns the generation until it is complete.
 #[cfg(not(target_arch = "wasm32"))]
@@ -35,8 +35,42 @@ pub struct GenerationStream<'s, 'm> {
     next: Option<Next<'s, 'm>>,
 }
 
+impl<'m> Session<'m> {
+    /// What follows as an asynchronous stream: the tokens of [`Session::generate`].
+    ///
+    /// ```
+    /// use futures_util::StreamExt;
+    /// use kiln_llm::{Model, Sampler, SessionOptions};
+    ///
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/chain.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let tokens = [("a", 1), ("b", 1), ("c", 1)];
+    /// # let path = chain("doc-stream", &tokens, &[(3, 4, 9.0), (4, 5, 9.0), (5, 2, 9.0)], &[]);
+    /// let engine = kiln::Engine::new()?;
+    /// let model = Model::load(&engine, &path)?;
+    /// let mut session = model.session(SessionOptions::default())?;
+    /// session.push(&model.tokenizer().encode("a"))?;
+    /// let answer: kiln_llm::Result<String> = pollster::block_on(async {
+    ///     let sampler = Sampler::greedy();
+    ///     let mut stream = session.stream(&sampler, 100);
+    ///     let mut answer = String::new();
+    ///     while let Some(made) = stream.next().await {
+    ///         answer += &made?.text;
+    ///     }
+    ///     Ok(answer)
+    /// });
+    /// assert_eq!(answer?, "bc");
+    /// # std::fs::remove_file(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stream<'s>(&'s mut self, sampler: &'s Sampler, most: usize) -> GenerationStream<'s, 'm> {
+        GenerationStream::new(self.generate(sampler, most))
+    }
+}
+
 impl<'s, 'm> GenerationStream<'s, 'm> {
-    pub(crate) fn new(generation: Generation<'s, 'm>) -> Self {
+    fn new(generation: Generation<'s, 'm>) -> Self {
         Self { next: Some(next(generation)) }
     }
 }

@@ -48,11 +48,11 @@ mod types;
 
 pub use builder::{
     Builder, Consumer, Descriptor, Fragment, Global, Lanes, Pipeline, Pointer, Producer, Running, Shared,
-    SharedCluster, Space, Sums, TensorBox, TensorParameter, VectorWidth, operands,
+    SharedCluster, Space, Sums, TensorBox, TensorParameter, Value, Variable, VectorWidth, operands,
 };
 pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule, TensorMap};
 pub use layout::{BlockOrder, MatrixBlocks, Panels};
 pub use ptx_type::PtxType;
 pub use target::{Gate, Target, Version};
 pub use together::Together;
-pub use types::{Bf16, Byte, F16, Operand, Scalar, Value, Variable};
+pub use types::{Bf16, Byte, F16, Operand, Scalar};

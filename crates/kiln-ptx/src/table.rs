@@ -2,10 +2,11 @@
 //! documentation, what they ask of version and target, and the tests.
 
 use crate::builder::Row;
+use crate::builder::Value;
 use crate::builder::operands::*;
 use crate::ptx_type::PtxType;
 use crate::text::Line;
-use crate::types::{Bf16, F16, Operand, Scalar, Value};
+use crate::types::{Bf16, F16, Operand, Scalar};
 use crate::{Builder, Gate, Target};
 
 /// The table of instructions; calls `$callback!` with its rows.

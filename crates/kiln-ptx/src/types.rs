@@ -1,8 +1,5 @@
-//! Rust types for the types of PTX, and the values that represent them in a kernel.
+//! Rust types for the types of PTX, and what can be an operand.
 
-use std::marker::PhantomData;
-
-use crate::Builder;
 use crate::ptx_type::PtxType;
 use crate::text::Line;
 
@@ -29,7 +26,7 @@ pub trait Scalar: Copy + Sealed {
     const TYPE: PtxType;
 }
 
-/// What can stand where an instruction takes a `T`: for a scalar a [`Value`], a [`Variable`] or a Rust constant.
+/// What can stand where an instruction takes a `T`: for a scalar a [`Value`](crate::Value), a [`Variable`](crate::Variable) or a Rust constant.
 pub trait Operand<T>: Copy + Sealed {
     #[doc(hidden)]
     fn write(self, line: &mut Line<'_>);
@@ -86,60 +83,4 @@ registers_only! {
     Byte, U8;
     F16, F16;
     Bf16, Bf16;
-}
-
-/// What an instruction computed. It is written once and lives as long as its kernel is built.
-pub struct Value<'k, T> {
-    pub(crate) builder: &'k Builder,
-    pub(crate) number: u32,
-    pub(crate) scalar: PhantomData<T>,
-}
-
-/// A value that changes: what a loop carries from turn to turn. As an operand it is read when the instruction runs.
-pub struct Variable<'k, T>(pub(crate) Value<'k, T>);
-
-impl<T> Clone for Value<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Value<'_, T> {}
-
-impl<T> Clone for Variable<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Variable<'_, T> {}
-
-impl<T> Sealed for Value<'_, T> {}
-impl<T> Sealed for Variable<'_, T> {}
-
-impl<T: Scalar> Operand<T> for Value<'_, T> {
-    #[inline(always)]
-    fn write(self, line: &mut Line<'_>) {
-        line.register(T::TYPE.class(), self.number);
-    }
-}
-
-impl<T: Scalar> Operand<T> for Variable<'_, T> {
-    #[inline(always)]
-    fn write(self, line: &mut Line<'_>) {
-        self.0.write(line);
-    }
-}
-
-impl<'k, T: Scalar> Variable<'k, T> {
-    /// What it holds now, and goes on to hold when the variable is set again.
-    pub fn get(self) -> Value<'k, T> {
-        let builder = self.0.builder;
-        let value = builder.fresh();
-        builder.copy(value, self);
-        value
-    }
-
-    /// Gives it a new value.
-    pub fn set(self, value: impl Operand<T>) {
-        self.0.builder.copy(self.0, value);
-    }
 }

@@ -1,5 +1,6 @@
 //! The device: what the device layer of [`kiln_device`] asks of it, in calls of the driver.
 
+mod arrival;
 mod direct;
 mod groups;
 mod kernels;
@@ -22,9 +23,10 @@ use kiln_ir::{QuantFormat, Result, TensorType};
 use kiln_ptx::kernels::all_reduce::AllReduce;
 use kiln_ptx::kernels::quant::{WarpGroupTiling, WarpQuantMatmul};
 
+use self::arrival::Arrival;
 use self::direct::Direct;
 use self::program::Program;
-use self::staging::{Arrival, BLOCK};
+use self::staging::BLOCK;
 use crate::driver::{DeviceMemory, DriverProblem, exchange};
 use crate::lower::{cast, elementwise, quant, shape};
 use crate::plan::{Dispatch, Hardware};

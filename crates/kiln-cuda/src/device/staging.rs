@@ -8,7 +8,7 @@ use kiln_device::{Read, host_copy};
 use kiln_ir::{Error, Result};
 
 use crate::driver::{Context, DeviceMemory, Event, PinnedMemory, Span};
-use crate::{CudaDevice, Region, span};
+use crate::{Region, span};
 
 /// Bytes of a vector.
 const VECTOR: usize = 16;
@@ -154,51 +154,13 @@ impl Staging {
     }
 
     /// Puts blocks back that the device may still use.
-    fn give_up(&self, blocks: impl Iterator<Item = Block>) {
+    pub(super) fn give_up(&self, blocks: impl Iterator<Item = Block>) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).extend(blocks);
     }
 
     /// Returns the blocks to the driver.
     pub(crate) fn clear(&self) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-}
-
-/// Bytes that a device copies to blocks, and their numbers. Dropped, they are given up.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    device: CudaDevice,
-    blocks: Mutex<Vec<(Block, u64)>>,
-}
-
-impl Arrival {
-    /// What [`Staging::begin_download`] has begun.
-    pub(crate) fn new(device: &CudaDevice, reads: &[(Region, u64)]) -> Result<Self> {
-        let blocks = device.inner.staging.begin_download(reads)?;
-        let blocks = blocks.into_iter().zip(reads.iter().map(|read| read.1));
-        Ok(Self { device: device.clone(), blocks: Mutex::new(blocks.collect()) })
-    }
-
-    /// Waits for the bytes of each read.
-    ///
-    /// # Errors
-    /// Those of all earlier work.
-    pub(crate) fn wait(&self) -> Result<Vec<Vec<u8>>> {
-        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let arrived = blocks.iter().map(|(block, bytes)| {
-            block.done.wait()?;
-            let mut to = vec![0; *bytes as usize];
-            block.memory.read(&mut to);
-            Ok(to)
-        });
-        arrived.collect()
-    }
-}
-
-impl Drop for Arrival {
-    fn drop(&mut self) {
-        let blocks = std::mem::take(self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.device.inner.staging.give_up(blocks.into_iter().map(|(block, _)| block));
     }
 }
 

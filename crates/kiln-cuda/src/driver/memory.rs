@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use kiln_ir::{Error, Result};
 
 use super::Context;
-use super::exchange::Mapping;
+use super::mapping::Mapping;
 
 /// Memory of a device. What it holds at first is anything.
 ///

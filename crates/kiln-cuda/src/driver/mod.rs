@@ -9,6 +9,7 @@ mod event;
 pub(crate) mod exchange;
 mod graph;
 mod library;
+mod mapping;
 mod memory;
 mod module;
 mod nvml;

@@ -17,13 +17,15 @@ mod schedule;
 mod share;
 mod slots;
 mod state;
+mod step;
 
 pub use fetch::Fetch;
 pub use fuse::{Fused, FusionLimits, Instruction, NormLimits, Source};
 pub use location::Location;
-pub use schedule::{Schedule, Step};
+pub use schedule::Schedule;
 pub use slots::Slot;
 use state::States;
+pub use step::Step;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
-use super::{Graph, Step, TensorId};
+use super::step::Step;
+use super::{Graph, TensorId};
 use crate::DType;
 
 /// Memory that several results use in turn.

@@ -4,12 +4,12 @@ use kiln::DType;
 use kiln_gguf::Gguf;
 
 use super::modules::{MODULES, layer_number, unknown};
-use super::{Adapter, Matrix, Modules, RowOrder, Side};
+use super::parts::{Matrix, Modules, Parts, RowOrder, Side};
 use crate::{Error, Result};
 
 /// Reads an adapter: `general.type` is `adapter`, `adapter.type` is `lora`, and tensors are `blk.N.PROJECTION.weight.lora_a` and
 /// `.lora_b`. Without `adapter.lora.alpha`, or with 0, the factor is 1, as in llama.cpp.
-pub(super) fn read(name: &str, file: &Gguf<'_>) -> Result<Adapter> {
+pub(super) fn read(name: &str, file: &Gguf<'_>) -> Result<Parts> {
     let metadata = file.metadata();
     let wrong = |reason: String| Err(Error::adapter(name, reason));
     for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
@@ -41,7 +41,7 @@ pub(super) fn read(name: &str, file: &Gguf<'_>) -> Result<Adapter> {
         modules.add(key, side, info.name(), Matrix::from_bytes(view.bytes(), ty.dtype, [rows, columns])?)?;
     }
     let factor = |_, rank: usize| Ok(if alpha == 0.0 { 1.0 } else { alpha / rank as f32 });
-    modules.into_adapter(Some(architecture.to_owned()), RowOrder::Gguf, factor)
+    modules.into_parts(Some(architecture.to_owned()), RowOrder::Gguf, factor)
 }
 
 /// The layer and projection of a tensor, and its side (A or B).

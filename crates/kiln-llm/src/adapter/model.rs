@@ -13,8 +13,25 @@ pub struct AdaptedModel<'m> {
     set: Arc<AdapterSet>,
 }
 
+impl Model<'_> {
+    /// The model with adapters, whose sessions switch between them from one step to the next.
+    ///
+    /// The matrices of all adapters are stacked beside the weights: a step reads those of adapters that are not used, too, and multiplies
+    /// them by 0. So it costs what one adapter of the sum of their ranks costs, and a switch costs nothing but the keys and values of the
+    /// tokens so far. Sessions of [`Model::session`] are free of all of it.
+    ///
+    /// # Errors
+    /// [`Error::AdapterArchitecture`](crate::Error::AdapterArchitecture) for an adapter of another architecture,
+    /// [`Error::AdapterShape`](crate::Error::AdapterShape) for one whose matrices do not fit, [`Error::Adapter`](crate::Error::Adapter)
+    /// for layers that the model does not have, and for an adapter that is given twice.
+    pub fn with_adapters<'a>(&self, adapters: impl IntoIterator<Item = &'a Adapter>) -> Result<AdaptedModel<'_>> {
+        let adapters: Vec<Adapter> = adapters.into_iter().cloned().collect();
+        AdaptedModel::new(self, &adapters)
+    }
+}
+
 impl<'m> AdaptedModel<'m> {
-    pub(crate) fn new(model: &'m Model<'m>, adapters: &[Adapter]) -> Result<Self> {
+    fn new(model: &'m Model<'m>, adapters: &[Adapter]) -> Result<Self> {
         if model.devices > 1 && !adapters.is_empty() {
             let reason =
                 format!("adapters of a model that is divided over {} devices are not supported", model.devices);

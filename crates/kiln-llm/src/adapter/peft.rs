@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::modules::{layer_number, unknown};
-use super::{Adapter, Matrix, Modules, RowOrder, Side};
+use super::parts::{Matrix, Modules, Parts, RowOrder, Side};
 use crate::error::printable;
 use crate::folder::{adapted_module, safetensors};
 use crate::{Error, Result};
@@ -74,7 +74,7 @@ const MORE: &[(&str, &[&str])] = &[
 ];
 
 /// Loads an adapter from its folder.
-pub(super) fn load(folder: &Path) -> Result<Adapter> {
+pub(super) fn load(folder: &Path) -> Result<Parts> {
     let (config, weights) = (folder.join("adapter_config.json"), folder.join("adapter_model.safetensors"));
     let text = crate::folder::text(&config)?.ok_or_else(|| Error::folder(&config, "the file is missing"))?;
     if !weights.exists() {
@@ -86,7 +86,7 @@ pub(super) fn load(folder: &Path) -> Result<Adapter> {
 }
 
 /// Reads an adapter; `path` names its weights in errors.
-pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Result<Adapter> {
+pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Result<Parts> {
     let wrong = |reason: String| Error::adapter(name, reason);
     let config: Config = serde_json::from_str(config)
         .map_err(|error| wrong(format!("adapter_config.json is not valid: {}", printable(error))))?;
@@ -126,7 +126,7 @@ pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Res
         let by = if config.use_rslora == Some(true) { expected.sqrt() } else { expected };
         Ok((alpha / by) as f32)
     };
-    modules.into_adapter(None, RowOrder::Halves, factor)
+    modules.into_parts(None, RowOrder::Halves, factor)
 }
 
 /// The PEFT name of a tensor's module, its layer and projection, and its side.

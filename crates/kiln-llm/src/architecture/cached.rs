@@ -36,6 +36,15 @@ pub(super) enum Cached {
     Each(Each),
 }
 
+/// Zeros for the keys and values of each layer, `[kv_heads, context, size]`. They take no memory before they are used.
+///
+/// # Errors
+/// [`Error::Kiln`](crate::Error::Kiln) for an unsupported cache type.
+pub(crate) fn caches(config: &Config, dtype: DType, context: usize) -> Result<Vec<[State; 2]>> {
+    let cache = |size: usize| State::zeros(dtype, &[config.kv_heads, context, size]);
+    config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?])).collect()
+}
+
 /// The inputs for tokens of one sequence. Its caches are `[kv_heads, context, size]`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Following {

@@ -22,6 +22,7 @@ mod table;
 mod weights;
 
 pub(crate) use adapters::{ActiveAdapters, AdapterSet};
+pub(crate) use cached::caches;
 pub(crate) use decoder::{Forward, Recorded, Scoring, Step};
 pub(crate) use outcome::{ArrivingToken, Ranked};
 pub(crate) use rope::Rotation;

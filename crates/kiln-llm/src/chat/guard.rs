@@ -1,6 +1,6 @@
 //! Marks text of messages that could be taken for tokens that direct the model.
 
-use super::Message;
+use super::message::Message;
 use crate::{Error, Result, Tokenizer};
 
 /// The messages with a guard character after each character that could begin a token, and the guard, which occurs

@@ -2,6 +2,7 @@
 
 mod environment;
 mod guard;
+mod message;
 mod python;
 mod reply;
 mod time;
@@ -9,6 +10,7 @@ mod time;
 use std::io::{self, Write};
 
 use kiln_gguf::Metadata;
+pub use message::Message;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 pub use reply::{Channel, Reply};
@@ -32,37 +34,6 @@ const STACK: usize = if cfg!(debug_assertions) { 4096 } else { 1024 };
 
 /// Maximum bytes of a prompt in addition to 16 times those of its messages.
 const MOST_OUTPUT: usize = 1 << 20;
-
-/// A message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Who says it, in the terms of the template: most know `system`, `user` and `assistant`.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-}
-
-impl Message {
-    /// A message of a role.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
-
-    /// Instructions for the whole conversation.
-    pub fn system(content: impl Into<String>) -> Self {
-        Self::new("system", content)
-    }
-
-    /// A message of the user.
-    pub fn user(content: impl Into<String>) -> Self {
-        Self::new("user", content)
-    }
-
-    /// An answer of the model.
-    pub fn assistant(content: impl Into<String>) -> Self {
-        Self::new("assistant", content)
-    }
-}
 
 /// The templates of a file by name.
 #[derive(Debug, Default)]

@@ -2,11 +2,10 @@
 
 use std::f64::consts::TAU;
 use std::path::Path;
-use std::sync::LazyLock;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::encoder;
+use super::families::{self, Family, GPT_OSS_GATE, GPT_OSS_ROPE, Mixture, Windows};
 use super::keys::{Keys, Object};
 use super::names::ExpertNames;
 use crate::architecture::{Architecture, WindowRope};
@@ -16,156 +15,6 @@ use crate::{Error, Result};
 /// Maximum number of elements of a head: more than any model has, because factors are computed for them before the
 /// weights are read.
 const MOST_HEAD: usize = 1 << 16;
-
-/// Which layers have a window.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Windows {
-    None,
-    /// Every layer has the window of the file, or else this one, if any.
-    All(Option<u32>),
-    /// With `use_sliding_window` the layers of `layer_types`, or those from `max_window_layers` on.
-    Switched,
-    /// With `use_sliding_window` every layer, with the file's number of keys or else this one.
-    SwitchedAll(u32),
-    /// The layers that `layer_types` names, or else all except each n-th; n, and the window if the file has none.
-    Pattern(usize, u32),
-}
-
-/// The meaning of a `model_type`, and the defaults of optional keys.
-#[derive(Debug, Clone, Copy)]
-struct Family {
-    model_type: &'static str,
-    /// The value of `general.architecture`.
-    architecture: &'static str,
-    tied: bool,
-    windows: Windows,
-    eps: f64,
-    theta: f64,
-    /// Elements of a head. `None`: the width divided by the heads.
-    head: Option<u32>,
-    /// Gemma: GELU, norms of 1 + w, scores scaled by a key.
-    is_gemma: bool,
-    /// Caps of scores and of logits.
-    caps: [Option<f32>; 2],
-    has_multipliers: bool,
-    has_no_rope_layers: bool,
-    /// Heads of queries and of keys, and tokens of the context.
-    sizes: Option<[u32; 3]>,
-    mixture: Mixture,
-}
-
-/// The keys about experts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Mixture {
-    None,
-    /// All layers have experts, whose weights are normalised.
-    Mixtral,
-    /// Some layers may have none, experts have their own extent, and a key states whether weights are normalised.
-    Qwen3,
-    /// All layers have experts, which may be quantised in MXFP4, with a clamped activation.
-    GptOss,
-}
-
-const LLAMA: Family = Family {
-    model_type: "llama",
-    architecture: "llama",
-    tied: false,
-    windows: Windows::None,
-    eps: 1e-6,
-    theta: 10_000.0,
-    head: None,
-    is_gemma: false,
-    caps: [None; 2],
-    has_multipliers: false,
-    has_no_rope_layers: false,
-    sizes: None,
-    mixture: Mixture::None,
-};
-
-const GEMMA2: Family = Family {
-    model_type: "gemma2",
-    architecture: "gemma2",
-    tied: true,
-    windows: Windows::Pattern(2, 4096),
-    head: Some(256),
-    is_gemma: true,
-    caps: [Some(50.0), Some(30.0)],
-    ..LLAMA
-};
-
-const GEMMA3: Family = Family {
-    model_type: "gemma3_text",
-    architecture: "gemma3",
-    windows: Windows::Pattern(6, 4096),
-    theta: 1e6,
-    caps: [None; 2],
-    // Files of models with images omit them.
-    sizes: Some([8, 4, 131_072]),
-    ..GEMMA2
-};
-
-const GPT_OSS: Family = Family {
-    model_type: "gpt_oss",
-    architecture: "gpt-oss",
-    windows: Windows::Pattern(2, 128),
-    eps: 1e-5,
-    theta: 150_000.0,
-    head: Some(64),
-    sizes: Some([64, 8, 131_072]),
-    mixture: Mixture::GptOss,
-    ..LLAMA
-};
-
-/// The rotations of gpt-oss if a file does not state them.
-static GPT_OSS_ROPE: LazyLock<Map<String, Value>> = LazyLock::new(|| {
-    let rope = json!({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
-        "original_max_position_embeddings": 4096});
-    rope.as_object().cloned().unwrap_or_default()
-});
-
-/// What the activation of gpt-oss is computed with; the keys of other numbers are refused.
-const GPT_OSS_GATE: [(&str, f64); 2] = [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)];
-
-const OLMO2: Family = Family { model_type: "olmo2", architecture: "olmo2", eps: 1e-5, ..LLAMA };
-
-const ALL: &[Family] = &[
-    LLAMA,
-    Family { model_type: "mistral", windows: Windows::All(Some(4096)), ..LLAMA },
-    Family { model_type: "qwen2", architecture: "qwen2", windows: Windows::Switched, ..LLAMA },
-    Family { model_type: "qwen3", architecture: "qwen3", windows: Windows::Switched, head: Some(128), ..LLAMA },
-    Family {
-        model_type: "qwen3_moe",
-        architecture: "qwen3moe",
-        windows: Windows::SwitchedAll(4096),
-        mixture: Mixture::Qwen3,
-        ..LLAMA
-    },
-    Family {
-        model_type: "mixtral",
-        windows: Windows::All(None),
-        eps: 1e-5,
-        theta: 1e6,
-        mixture: Mixture::Mixtral,
-        ..LLAMA
-    },
-    GEMMA2,
-    GEMMA3,
-    Family { model_type: "gemma3", ..GEMMA3 },
-    Family { model_type: "phi3", architecture: "phi3", windows: Windows::All(None), eps: 1e-5, ..LLAMA },
-    Family { model_type: "granite", architecture: "granite", has_multipliers: true, ..LLAMA },
-    Family {
-        model_type: "smollm3",
-        architecture: "smollm3",
-        tied: true,
-        windows: Windows::Switched,
-        theta: 2e6,
-        has_no_rope_layers: true,
-        ..LLAMA
-    },
-    OLMO2,
-    Family { model_type: "olmo3", windows: Windows::Pattern(4, 4096), ..OLMO2 },
-    GPT_OSS,
-];
 
 /// The translation of a `config.json`.
 #[derive(Debug)]
@@ -185,16 +34,6 @@ pub(super) struct Translated {
     pub(super) divisors: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// The architecture of a decoder's `model_type`.
-pub(super) fn architecture(model_type: &str) -> Option<&'static str> {
-    ALL.iter().find(|family| family.model_type == model_type).map(|family| family.architecture)
-}
-
-/// All values of `model_type` of decoders, for messages.
-pub(super) fn model_types() -> String {
-    ALL.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
-}
-
 /// Translates the `config.json` of a decoder.
 ///
 /// # Errors
@@ -203,15 +42,14 @@ pub(super) fn model_types() -> String {
 pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let outer = Object::of(path, json)?;
     let model_type = outer.needed("model_type", outer.text("model_type")?)?;
-    let family = ALL.iter().find(|family| family.model_type == model_type).copied();
-    let family = family.ok_or_else(|| match encoder::find(model_type) {
+    let family = families::decoder(model_type).ok_or_else(|| match families::encoder(model_type) {
         Some(architecture) => Error::NotADecoder { architecture },
-        None => Error::unsupported_architecture(model_type, model_types()),
+        None => Error::unsupported_architecture(model_type, families::decoders()),
     })?;
     // Models of texts and images have the decoder's keys in a nested object.
     let config =
         if model_type == "gemma3" { outer.needed("text_config", outer.object("text_config")?)? } else { outer };
-    refuse_what_is_not_computed(&outer, &config, &family)?;
+    refuse_what_is_not_computed(&outer, &config, family)?;
 
     let mut keys = Keys::new(family.architecture)?;
     let count = |name: &str, default: Option<u32>| config.needed(name, config.count(name)?.or(default));
@@ -266,9 +104,9 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
             keys.number(name, config.positive(theirs)?.unwrap_or(1.0))?;
         }
     }
-    experts(&config, &family, &mut keys)?;
-    windows(&config, &family, layers as usize, &mut keys)?;
-    let divisors = rotations(&config, &family, head, context, &mut keys)?;
+    experts(&config, family, &mut keys)?;
+    windows(&config, family, layers as usize, &mut keys)?;
+    let divisors = rotations(&config, family, head, context, &mut keys)?;
 
     let rotates = match family.has_no_rope_layers {
         false => None,
@@ -593,6 +431,7 @@ mod tests {
     use kiln_gguf::Gguf;
     use serde_json::json;
 
+    use super::super::families::DECODERS;
     use super::*;
     use crate::config::Config;
 
@@ -660,7 +499,7 @@ mod tests {
         let (mut read, mut refused) = (0, 0);
         for _ in 0..20_000 {
             let (mut config, mut rope) = (whole.clone(), rope.clone());
-            config["model_type"] = ALL[random(ALL.len())].model_type.into();
+            config["model_type"] = DECODERS[random(DECODERS.len())].model_type.into();
             rope["rope_type"] = kinds[random(kinds.len())].into();
             for object in [&mut config, &mut rope] {
                 let object = object.as_object_mut().unwrap();

@@ -5,24 +5,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::families;
 use super::files::{is_plain, json, needed};
 use super::keys::{Keys, Object};
 use crate::architecture::encoder_names;
 use crate::pooling::Sentences;
 use crate::{Error, Pooling, Result};
-
-/// Values of `model_type` of encoders, which are also the names of their architectures.
-const MODEL_TYPES: &[&str] = &["bert"];
-
-/// The encoder that a `model_type` names.
-pub(super) fn find(model_type: &str) -> Option<&'static str> {
-    MODEL_TYPES.iter().copied().find(|known| *known == model_type)
-}
-
-/// All these values, for messages.
-pub(super) fn model_types() -> String {
-    MODEL_TYPES.join(", ")
-}
 
 /// The translation of a `config.json`.
 #[derive(Debug)]
@@ -40,9 +28,9 @@ pub(super) struct Translated {
 pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let config = Object::of(path, json)?;
     let model_type = config.needed("model_type", config.text("model_type")?)?;
-    let architecture = find(model_type).ok_or_else(|| match super::config::architecture(model_type) {
-        Some(architecture) => Error::NotAnEncoder { architecture, supported: encoder_names() },
-        None => Error::unsupported_architecture(model_type, model_types()),
+    let architecture = families::encoder(model_type).ok_or_else(|| match families::decoder(model_type) {
+        Some(family) => Error::NotAnEncoder { architecture: family.architecture, supported: encoder_names() },
+        None => Error::unsupported_architecture(model_type, families::encoders()),
     })?;
     refuse_what_is_not_computed(&config)?;
     let mut keys = Keys::new(architecture)?;

@@ -2,6 +2,7 @@
 
 mod config;
 mod encoder;
+mod families;
 mod files;
 mod keys;
 mod names;
@@ -148,11 +149,11 @@ impl Folder {
         let path = self.path.join("config.json");
         let config = Object::of(&path, &self.config)?;
         let model_type = config.needed("model_type", config.text("model_type")?)?;
-        match (config::architecture(model_type), encoder::find(model_type)) {
+        match (families::decoder(model_type), families::encoder(model_type)) {
             (Some(_), _) => Ok(ModelKind::Decoder),
             (None, Some(_)) => Ok(ModelKind::Encoder),
             (None, None) => {
-                let supported = format!("{}, {}", config::model_types(), encoder::model_types());
+                let supported = format!("{}, {}", families::decoders(), families::encoders());
                 Err(Error::unsupported_architecture(model_type, supported))
             }
         }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use kiln::{DeviceMemory, Place, Shape, Tensor, TensorType};
 
 use super::{Asked, Bytes, DeviceLayers, MemoryPlan, Placing, PlannedPart, has_gpus, is_gpu};
-use crate::architecture::{Forward, Recorded, Step};
-use crate::session::{Parts, caches};
+use crate::architecture::{Forward, Recorded, Step, caches};
+use crate::text_parts::Parts;
 use crate::{Error, Model, Result};
 
 /// One part in this many of the free memory that a driver reports stays unused: code, the driver's graphs and the

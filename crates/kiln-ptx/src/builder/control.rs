@@ -1,7 +1,8 @@
 //! Loops and branches.
 
 use super::Builder;
-use crate::types::{Operand, Value};
+use super::value::Value;
+use crate::types::Operand;
 
 /// Loops and branches, whose labels are generated.
 impl Builder {

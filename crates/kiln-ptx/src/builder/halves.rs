@@ -1,8 +1,9 @@
 //! Both halves of a value.
 
 use super::Builder;
+use super::value::Value;
 use crate::table::CvtRn;
-use crate::types::{Operand, Value};
+use crate::types::Operand;
 
 impl Builder {
     /// `[lower, upper]` of `a`, numbers of 16 bits: `mov.b32 {lower, upper}, a`.

@@ -1,8 +1,9 @@
 //! Pointers, loads and stores.
 
 use super::Builder;
+use super::value::Value;
 use crate::text::Line;
-use crate::types::{Operand, Scalar, Value};
+use crate::types::{Operand, Scalar};
 
 mod sealed {
     pub trait Sealed {}

@@ -6,6 +6,7 @@ mod memory;
 pub mod operands;
 mod pipeline;
 mod sums;
+mod value;
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -14,11 +15,12 @@ pub use memory::{Global, Lanes, Pointer, Shared, SharedCluster, Space, VectorWid
 pub use operands::{Fragment, TensorBox, TensorParameter};
 pub use pipeline::{Consumer, Pipeline, Producer};
 pub use sums::{Descriptor, Running, Sums};
+pub use value::{Value, Variable};
 
 use crate::kernel::{Name, Parameter, ParameterKind, SHARED, preamble};
 use crate::ptx_type::Class;
 use crate::text::{Line, Text};
-use crate::types::{Operand, Scalar, Value, Variable};
+use crate::types::{Operand, Scalar};
 use crate::{Gate, PtxKernel, Target};
 
 /// One instruction for one type.

@@ -3,11 +3,12 @@
 
 use std::marker::PhantomData;
 
+use super::value::{Value, Variable};
 use super::{Global, Pointer, Shared, SharedCluster, Space};
 use crate::Builder;
 use crate::ptx_type::{Class, PtxType};
 use crate::text::Line;
-use crate::types::{Operand, Scalar, Sealed, Value, Variable};
+use crate::types::{Operand, Scalar, Sealed};
 
 macro_rules! addresses {
     ($($(#[doc = $doc:literal])* $name:ident $space:ident;)*) => {

@@ -1,7 +1,8 @@
 //! Rings of stages in shared memory that some threads fill and others empty.
 
+use super::value::{Value, Variable};
 use super::{Builder, Pointer, Shared, SharedCluster};
-use crate::types::{Operand, Value, Variable};
+use crate::types::Operand;
 
 /// Bytes of a barrier.
 const BARRIER: u32 = 8;

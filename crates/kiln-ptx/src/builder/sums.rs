@@ -3,13 +3,13 @@
 use std::marker::PhantomData;
 
 use super::operands::{Flag, Fragment, Groups, Sign};
+use super::value::{Value, Variable};
 use super::{Builder, Pointer, Shared};
 use crate::layout::Panels;
 use crate::table::{
     WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN176, WgmmaN256, WgmmaOfRegistersN16, WgmmaOfRegistersN32,
     WgmmaOfRegistersN64, WgmmaOfRegistersN128, WgmmaOfRegistersN256,
 };
-use crate::types::{Value, Variable};
 
 /// Rows of C of one instruction.
 const ROWS: u32 = 64;

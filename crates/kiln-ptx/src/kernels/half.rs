@@ -1,7 +1,7 @@
 //! Numbers of 16 bits: their values in f32, and the nearest ones to others, on every target.
 
 use super::math::F32;
-use crate::{Bf16, Builder, F16, PtxType, Value};
+use crate::{Bf16, Builder, F16, Global, Pointer, PtxType, Value};
 
 type Word<'k> = Value<'k, u32>;
 
@@ -54,5 +54,13 @@ pub(super) fn pack<'k>(k: &'k Builder, ty: PtxType, [first, second]: [F32<'k>; 2
     match ty {
         PtxType::F16 => k.cvt_rn_x2::<F16>(second, first),
         _ => k.cvt_rn_x2::<Bf16>(second, first),
+    }
+}
+
+/// Stores two adjacent elements of this type.
+pub(super) fn store_pair<'k>(k: &'k Builder, ty: PtxType, at: Pointer<'k, Global, u32>, values: [F32<'k>; 2]) {
+    match ty {
+        PtxType::F32 => k.st_v(at, values.map(|value| k.bits_u32(value))),
+        ty => k.st(at, pack(k, ty, values)),
     }
 }

@@ -6,6 +6,7 @@
 //! need no horizontal steps, and the weights are a column-major matrix for the product with the values. Where so few
 //! queries share keys that they would leave lanes empty, as when a text is generated, scores are inner products instead.
 
+mod adjust;
 mod block;
 mod few;
 mod more;

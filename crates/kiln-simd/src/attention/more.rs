@@ -3,10 +3,6 @@
 use kiln_ir::op::{Attention, AttentionExtents, Sight};
 use kiln_ir::{Bool, Data, Element};
 
-use super::block::{Block, Seen};
-use crate::math;
-use crate::vector::Vector;
-
 /// The options and operands of the query heads that share a key head.
 #[derive(Clone, Copy)]
 pub(super) struct More<'a> {
@@ -33,13 +29,13 @@ pub(super) struct Mask<'a> {
 
 impl Mask<'_> {
     /// The index of the entry for query `row` of the group and the first key.
-    fn row(&self, e: &AttentionExtents, row: usize) -> usize {
+    pub(super) fn row(&self, e: &AttentionExtents, row: usize) -> usize {
         self.first + row / e.s * self.strides[0] + row % e.s * self.strides[1]
     }
 }
 
 /// An entry of a mask as the number to add to a score: -∞ hides the key.
-trait Entry: Copy {
+pub(super) trait Entry: Copy {
     fn bias(self) -> f32;
 }
 
@@ -76,6 +72,7 @@ macro_rules! with_entries {
         }
     };
 }
+pub(super) use with_entries;
 
 impl More<'_> {
     /// The keys that query `row` of the group sees.
@@ -97,58 +94,5 @@ impl More<'_> {
             with_entries!(mask.data, entries => shown &= entries[at].bias() != f32::NEG_INFINITY);
         }
         shown
-    }
-}
-
-impl Block<'_> {
-    /// Applies caps, slopes and masks to the scores of a block of keys. `at(query, key)` is the index of a score; all
-    /// scores are within the first `n`.
-    ///
-    /// # Safety
-    /// The instruction set of `V` is available; there are `n` scores, followed by at least a vector.
-    #[inline(always)]
-    pub(super) unsafe fn adjust<V: Vector>(
-        &mut self,
-        start: usize,
-        sights: &[Sight],
-        n: usize,
-        seen: &mut Seen,
-        sees: &mut [bool],
-        at: impl Fn(usize, usize) -> usize,
-    ) {
-        let (e, more) = (self.e, self.more);
-        if let Some(cap) = more.op.soft_cap {
-            for i in (0..n).step_by(V::LANES) {
-                // SAFETY: the contract of this function.
-                unsafe {
-                    let (p, cap) = (self.scores.as_mut_ptr().add(i), V::splat(cap.get()));
-                    (cap * math::tanh(V::load(p) / cap)).store(p);
-                }
-            }
-        }
-        if let Some(slopes) = more.slopes {
-            for (r, sight) in sights.iter().enumerate() {
-                let slope = slopes.load((self.first + r) / e.s);
-                for j in seen.ranges[r].start..seen.ranges[r].end {
-                    let away = ((start + j) as u32).wrapping_sub(sight.position) as i32;
-                    self.scores[at(r, j)] += slope * away as f32;
-                }
-            }
-        }
-        if let Some(mask) = more.mask {
-            for (r, sees) in sees.iter_mut().enumerate().take(sights.len()) {
-                let first = mask.row(&e, self.first + r) + start * mask.strides[2];
-                with_entries!(mask.data, entries => {
-                    for j in seen.ranges[r].start..seen.ranges[r].end {
-                        let bias = entries[first + j * mask.strides[2]].bias();
-                        let hidden = bias == f32::NEG_INFINITY;
-                        let score = &mut self.scores[at(r, j)];
-                        *score = if hidden { bias } else { *score + bias };
-                        seen.holes |= hidden;
-                        *sees |= !hidden;
-                    }
-                });
-            }
-        }
     }
 }

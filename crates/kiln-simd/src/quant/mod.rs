@@ -13,8 +13,6 @@ use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{PlainKernel, dispatch_plain};
 
-pub(crate) use product::multiply;
-
 /// Encodes whole blocks with kiln-ir's quantiser, compiled for the instruction set.
 struct Encode<'a>(QuantFormat, &'a [f32], &'a mut [u8]);
 
@@ -77,6 +75,15 @@ impl Execute for Dequantize {
         });
         Ok(())
     }
+}
+
+/// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
+pub(crate) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kind) = panels::Kind::new(simd, format, extents[0]) {
+        return panels::multiply(simd, kind, x, w, extents, out);
+    }
+    product::multiply(simd, format, x, w, extents, out);
 }
 
 impl Execute for QuantMatmul {

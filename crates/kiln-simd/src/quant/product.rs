@@ -21,8 +21,6 @@ use kiln_ir::QuantFormat;
 
 use super::Decode;
 use super::activations::{Line, RUN, Round};
-#[cfg(target_arch = "x86_64")]
-use super::panels;
 use super::weights::{Weights, for_weights};
 use crate::Isa;
 use crate::simd::Simd;
@@ -177,11 +175,7 @@ thread_local! {
 }
 
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
-pub(crate) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(kind) = panels::Kind::new(simd, format, extents[0]) {
-        return panels::multiply(simd, kind, x, w, extents, out);
-    }
+pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
     for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
 }
 

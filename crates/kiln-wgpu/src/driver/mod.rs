@@ -5,9 +5,12 @@ mod absent;
 pub(crate) mod adapters;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod browser;
+mod choice;
+mod compile;
 mod cooperative;
 mod device;
 mod direct;
+mod downloads;
 mod mapped;
 mod opening;
 mod options;
@@ -23,7 +26,8 @@ mod uploads;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use absent::AbsentApi;
-pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};
+pub use adapters::{AdapterInfo, AdapterKind};
+pub use choice::{ADAPTER_VARIABLE, AdapterChoice};
 pub use device::GpuDevice;
 pub use options::DeviceOptions;
 

@@ -10,7 +10,8 @@ use kiln_shaders::Capabilities;
 
 #[cfg(not(target_arch = "wasm32"))]
 use super::absent::{AbsentApi, absent};
-use super::adapters::{self, AdapterChoice, AdapterInfo};
+use super::adapters::{self, AdapterInfo};
+use super::choice::{AdapterChoice, choose};
 use super::device::{GpuDevice, Inner, Lost};
 use super::options::DeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
@@ -167,7 +168,7 @@ impl GpuDevice {
         let (choice, options) = (choice.clone(), options.clone());
         let open = async move || {
             let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
-            let index = adapters::choose(&choice, &infos)?;
+            let index = choose(&choice, &infos)?;
             Self::of_adapter(infos[index].clone(), &adapters[index], &options).await
         };
         alone(waiting, open).await
@@ -180,7 +181,7 @@ impl GpuDevice {
 
     async fn find_waiting(choice: &AdapterChoice, waiting: Waiting) -> Result<AdapterInfo> {
         let mut adapters = Self::list_waiting(waiting).await;
-        let index = adapters::choose(choice, &adapters)?;
+        let index = choose(choice, &adapters)?;
         Ok(adapters.swap_remove(index))
     }
 

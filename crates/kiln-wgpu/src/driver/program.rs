@@ -5,9 +5,9 @@ use std::sync::Arc;
 use kiln_device::{Bindings, Location, Profile, Read};
 use kiln_ir::{Error, Result};
 
+use super::downloads::{Group, Readback, groups};
 use super::mapped;
 use super::pipelines::Pipeline;
-use super::readbacks::{Group, Readback, groups};
 use super::timestamps::Timestamps;
 use crate::plan::{Dispatch, FAULT_STRIDE, Slice};
 use crate::{GpuDevice, Region};

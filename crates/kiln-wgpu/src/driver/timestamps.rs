@@ -4,7 +4,7 @@ use kiln_device::waiting::Waiting;
 use kiln_device::{KernelTime, Profile};
 use kiln_ir::Result;
 
-use super::readbacks::Readback;
+use super::downloads::Readback;
 use crate::GpuDevice;
 
 /// Bytes of a timestamp.

@@ -1,7 +1,9 @@
 //! Operations recorded now and run together, on the CPU, on a GPU, or on several devices.
 
+mod batch_plan;
 mod cpu;
 mod on_gpu;
+mod on_parts;
 mod parts;
 mod placing;
 mod plan;
@@ -10,13 +12,14 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 
+use batch_plan::BatchPlan;
 use kiln_device::waiting::Waiting;
 use kiln_device::{Profile, host_copy};
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, TensorId};
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 use parts::Names;
-use plan::{Memory, Plan, packable};
+use plan::{Memory, packable};
 
 #[cfg(not(browser_gpu))]
 use crate::gpus::wait;
@@ -92,7 +95,7 @@ pub struct Batch<'e> {
     /// transposed.
     packed: HashMap<(TensorId, bool), PackedMatrix>,
     /// Plans, most recently executed last.
-    plans: Vec<Plan>,
+    plans: Vec<BatchPlan>,
     /// What each GPU, by its position, keeps of the graph.
     runners: HashMap<usize, Box<dyn Runner>>,
     /// Where the results of the last plan are; `None` if inputs were replaced since.
@@ -321,17 +324,17 @@ impl<'e> Batch<'e> {
     }
 
     /// Takes the plan for these tensors out while it is in use, and creates it if it is missing.
-    fn plan(&mut self, wanted: &[TensorId]) -> Result<Plan> {
+    fn plan(&mut self, wanted: &[TensorId]) -> Result<BatchPlan> {
         // Nodes are only ever added, and a schedule contains exactly the nodes that its results need.
         let writes = self.graph.writes();
-        if let Some(at) = self.plans.iter().position(|plan| plan.wanted == wanted && plan.writes == writes) {
+        if let Some(at) = self.plans.iter().position(|plan| plan.whole.wanted == wanted && plan.writes == writes) {
             return Ok(self.plans.remove(at));
         }
         if self.plans.len() >= MOST_PLANS {
             let oldest = self.plans.remove(0);
             self.release(oldest.placed.iter().flat_map(|placed| placed.held()));
         }
-        Plan::new(&self.graph, wanted)
+        BatchPlan::new(&self.graph, wanted)
     }
 
     /// Executes, and, if `read` is set, returns results that a GPU downloads in the same submission.
@@ -348,7 +351,7 @@ impl<'e> Batch<'e> {
 
     async fn compute_plan(
         &mut self,
-        plan: &mut Plan,
+        plan: &mut BatchPlan,
         read: bool,
         waiting: Waiting,
     ) -> Result<(Target, Option<Vec<Buffer>>)> {
@@ -360,7 +363,7 @@ impl<'e> Batch<'e> {
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
             let (position, error) = match target {
-                Target::Gpu(position) => match self.compute_on(position, plan, read, waiting).await {
+                Target::Gpu(position) => match self.compute_on(position, &plan.whole, read, waiting).await {
                     Ok(read) => return Ok((target, read)),
                     Err(error) => (Some(position), error),
                 },
@@ -391,6 +394,7 @@ impl<'e> Batch<'e> {
             excluded.push(self.engine.cpu.len() + position);
             failed = Some(error);
         }
+        let plan = &mut plan.whole;
         let held = self.on_host(&plan.inputs, waiting).await?;
         let mut states = self.take_states(&plan.inputs)?;
         for state in states.values_mut() {
@@ -462,10 +466,10 @@ impl<'e> Batch<'e> {
     async fn read_one(&self, id: TensorId, waiting: Waiting) -> Result<Buffer> {
         self.graph.ty(id)?;
         let plan = self.plans.last().filter(|_| self.results.is_some());
-        let position = |plan: &&Plan| plan.wanted.iter().position(|&wanted| wanted == id);
+        let position = |plan: &&BatchPlan| plan.whole.wanted.iter().position(|&wanted| wanted == id);
         let computed = plan.and_then(|plan| Some((plan, position(&plan)?)));
         // A wanted tensor may be an input under other extents, or a state.
-        let source = computed.map_or(id, |(plan, at)| plan.schedule.root(plan.schedule.results[at]));
+        let source = computed.map_or(id, |(plan, at)| plan.whole.source(at));
         match self.inputs.get(&source) {
             Some(Input::State(state)) => return state.buffer(waiting).await,
             Some(Input::Owned { host: Some(buffer), .. }) => return copied(buffer),
@@ -481,7 +485,7 @@ impl<'e> Batch<'e> {
         match (computed, self.results) {
             (Some((plan, _)), Some(Target::Parts)) if gpus::POSSIBLE => self.read_part(plan, source, waiting).await,
             (Some((plan, _)), Some(Target::Cpu)) => {
-                let result = plan.memory.as_ref().and_then(|memory| memory.results.get(&source));
+                let result = plan.whole.memory.as_ref().and_then(|memory| memory.results.get(&source));
                 copied(result.ok_or(Error::ForeignTensor { index: id.index() })?)
             }
             (Some(_), Some(Target::Gpu(position))) => {
@@ -509,7 +513,7 @@ impl<'e> Batch<'e> {
             let reason = format!("tensor {} is a state, whose elements change; read it instead", id.index());
             return Err(Error::Parameter { op: "tensor", reason });
         }
-        let computed = self.plans.last().is_some_and(|plan| plan.wanted.contains(&id));
+        let computed = self.plans.last().is_some_and(|plan| plan.whole.wanted.contains(&id));
         let position = match (self.inputs.get(&id), self.results) {
             (Some(Input::Owned { host: None, gpus }), _) => gpus.iter().next().copied(),
             (None, Some(Target::Gpu(position))) if computed => Some(position),

@@ -27,7 +27,7 @@ impl Batch<'_> {
         let mut plan = self.plan(wanted)?;
         self.results = None;
         let begun = match self.target(&mut plan, &[]) {
-            Ok(Target::Gpu(position)) => self.begin_on(position, &plan, feed, waiting).await,
+            Ok(Target::Gpu(position)) => self.begin_on(position, &plan.whole, feed, waiting).await,
             other => other.map(|_| None),
         };
         self.release(std::mem::take(&mut plan.released));

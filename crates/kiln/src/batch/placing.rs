@@ -1,9 +1,12 @@
 //! Where a batch runs: on which device, and why.
 
-use kiln_ir::Result;
-use kiln_ir::graph::{Step, TensorId};
-use kiln_route::{Explanation, Problem, Residency};
+use kiln_ir::graph::{Schedule, Step, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Error, Result};
+use kiln_route::{Explanation, Flow, Memory, Placement, Problem, Residency};
 
+use super::batch_plan::BatchPlan;
+use super::parts::{Parts, Placed};
 use super::plan::Plan;
 use super::{Batch, Input, Target};
 use crate::gpus;
@@ -13,29 +16,29 @@ impl Batch<'_> {
     /// of the first.
     #[cfg(not(browser_gpu))]
     pub(crate) fn predicted(&self, wanted: &[TensorId], excluded: &[usize]) -> Result<(f64, usize, usize)> {
-        let mut plan = Plan::new(&self.graph, wanted)?;
+        let mut plan = BatchPlan::new(&self.graph, wanted)?;
         let placement = self.place(&mut plan, excluded)?;
         Ok((placement.seconds, placement.segments.len(), placement.segments.first().map_or(0, |first| first.place)))
     }
 
     /// Decides what runs a plan; GPUs in `excluded` have failed already.
-    pub(super) fn target(&self, plan: &mut Plan, excluded: &[usize]) -> Result<Target> {
+    pub(super) fn target(&self, plan: &mut BatchPlan, excluded: &[usize]) -> Result<Target> {
         let engine = &*self.engine;
-        if !gpus::POSSIBLE || engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
+        if !gpus::POSSIBLE || engine.gpus.is_empty() || plan.whole.schedule.steps.is_empty() {
             return Ok(Target::Cpu);
         }
         if let Some(device) = self.only_on {
             return Ok(device.map_or(Target::Cpu, Target::Gpu));
         }
-        let steps = plan.schedule.steps.len();
+        let steps = plan.whole.schedule.steps.len();
         let question = || format!("a batch of {steps} steps");
-        let placement = if self.is_pinned(&plan.schedule) {
+        let placement = if self.is_pinned(&plan.whole.schedule) {
             self.place_pinned(plan, excluded)?
         } else if let Some(place) = engine.router.forced() {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         } else if self.graph.has_states() {
             // A result that is written to a state stays with the state.
-            let able = self.able(plan);
+            let able = self.able(&plan.whole);
             let residency = excluded.iter().fold(able, |all, &place| all.barred(place));
             let place = match plan.decided {
                 Some((of, place)) if of == residency && !engine.refine => place,
@@ -95,20 +98,20 @@ impl Batch<'_> {
     /// [`Error::Unsupported`](kiln_ir::Error::Unsupported) where no place has kernels for all
     /// steps.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
-        let mut plan = Plan::new(&self.graph, wanted)?;
-        let question = format!("a batch of {} steps", plan.schedule.steps.len());
-        let problem = Problem::schedule(&plan.schedule, &self.graph)?;
-        if gpus::POSSIBLE && self.is_pinned(&plan.schedule) {
+        let mut plan = BatchPlan::new(&self.graph, wanted)?;
+        let question = format!("a batch of {} steps", plan.whole.schedule.steps.len());
+        let problem = Problem::schedule(&plan.whole.schedule, &self.graph)?;
+        if gpus::POSSIBLE && self.is_pinned(&plan.whole.schedule) {
             let decision = self.engine.router.decide(&problem, &Residency::everywhere());
             let placement = self.place_pinned(&mut plan, &[])?;
             return Ok(Explanation::new(question, &problem, &decision).pinned(placement, self.engine.places()));
         }
-        let residency = self.able(&plan);
+        let residency = self.able(&plan.whole);
         let alone = !gpus::POSSIBLE
             || self.engine.gpus.is_empty()
             || self.engine.router.forced().is_some()
             || self.graph.has_states();
-        if alone || plan.schedule.steps.is_empty() {
+        if alone || plan.whole.schedule.steps.is_empty() {
             let decision = self.engine.decide(&problem, &residency, "batch")?;
             return Ok(Explanation::new(question, &problem, &decision));
         }
@@ -116,4 +119,88 @@ impl Batch<'_> {
         let placement = self.place(&mut plan, &[])?;
         Ok(Explanation::new(question, &problem, &decision).placed(placement, self.engine.places()))
     }
+
+    /// Where the steps of a plan run; the last placement if nothing has changed since.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if no placement has a kernel for some step.
+    pub(super) fn place<'p>(&self, plan: &'p mut BatchPlan, excluded: &[usize]) -> Result<&'p Placement> {
+        let engine = &*self.engine;
+        if plan.flow.is_none() {
+            let (mut flow, schedule) = Flow::new(&self.graph, &plan.whole.wanted)?;
+            flow.bar(&schedule, engine.places().len(), |op, place| match op {
+                Op::Custom(custom) => engine.lacks(custom, place),
+                _ => false,
+            });
+            plan.flow = Some((flow, schedule));
+        }
+        let BatchPlan { flow: Some((flow, schedule)), placed, released, .. } = plan else {
+            return Err(Error::Unsupported { op: "batch", backend: "any place of the engine" });
+        };
+        let residency = excluded.iter().fold(self.residency(flow.inputs()), |all, &place| all.barred(place));
+        let residency = engine.within_budget(residency, || flow.bytes());
+        if engine.refine || placed.as_ref().is_none_or(|placed| placed.residency != residency) {
+            let placement = engine.router.place(flow, &residency);
+            // Parts that run on the same device again keep their memory.
+            let old = placed.take();
+            let same = |old: &Placed| segments(&old.placement).eq(segments(&placement));
+            let parts = match old {
+                Some(old) if same(&old) => old.parts,
+                old => {
+                    released.extend(old.iter().flat_map(Placed::held));
+                    let parts = || Parts::new(&self.graph, schedule, &placement);
+                    (placement.segments.len() > 1).then(parts).transpose()?
+                }
+            };
+            *placed = Some(Placed { residency, placement, parts });
+        }
+        match placed {
+            Some(placed) if placed.placement.seconds < f64::INFINITY => Ok(&placed.placement),
+            _ => Err(Error::Unsupported { op: "batch", backend: "any place of the engine" }),
+        }
+    }
+
+    /// Whether some step of a schedule is pinned.
+    pub(super) fn is_pinned(&self, schedule: &Schedule) -> bool {
+        !self.pins.is_empty() && schedule.steps.iter().any(|step| self.pin_of(step).is_some())
+    }
+
+    fn pin_of(&self, step: &Step) -> Option<Option<usize>> {
+        step.outputs().find_map(|id| self.pins.get(&id).copied())
+    }
+
+    /// Where the steps of a plan with pinned steps run: the last placement unless other devices have failed since.
+    /// Steps that are pinned to a failed device run on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a plan of another graph.
+    pub(super) fn place_pinned<'p>(&self, plan: &'p mut BatchPlan, excluded: &[usize]) -> Result<&'p Placement> {
+        let engine = &*self.engine;
+        let failed =
+            |position: usize| engine.gpus[position].is_gone() || excluded.contains(&(engine.cpu.len() + position));
+        let all = (0..engine.gpus.len()).filter(|&position| failed(position));
+        let residency = all.fold(Residency::everywhere(), |all, position| all.barred(engine.cpu.len() + position));
+        if plan.placed.as_ref().is_none_or(|placed| placed.residency != residency) {
+            plan.released.extend(plan.placed.iter().flat_map(Placed::held));
+            let (flow, schedule) = Flow::new(&self.graph, &plan.whole.wanted)?;
+            let pins: Vec<_> = schedule.steps.iter().map(|step| self.pin_of(step)).collect();
+            let mut device = pins.iter().flatten().next().copied().flatten();
+            let mut memory = |pin: &Option<Option<usize>>| {
+                device = pin.unwrap_or(device);
+                device.filter(|&position| !failed(position)).map_or(Memory::HOST, gpus::memory)
+            };
+            let memories: Vec<Memory> = pins.iter().map(&mut memory).collect();
+            let placement = engine.router.assigned(&flow, &memories, &residency);
+            let parts = || Parts::new(&self.graph, &schedule, &placement);
+            let parts = (placement.segments.len() > 1).then(parts).transpose()?;
+            plan.placed = Some(Placed { residency, placement, parts });
+        }
+        let missing = || Error::Parameter { op: "batch", reason: "the plan was not placed".into() };
+        plan.placed.as_ref().map(|placed| &placed.placement).ok_or_else(missing)
+    }
+}
+
+/// Runs of steps with the memory that each uses.
+fn segments(placement: &Placement) -> impl Iterator<Item = (Memory, &[usize])> {
+    placement.segments.iter().map(|segment| (segment.memory, &segment.steps[..]))
 }

@@ -5,17 +5,14 @@ use std::collections::HashMap;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Matmul, Op, total_bytes};
 use kiln_ir::{Buffer, Data, DataMut, Result, TensorType};
-use kiln_route::{Flow, Problem, Residency};
+use kiln_route::Problem;
 
-use super::parts::Placed;
 use crate::state::Taken;
 
-/// The schedule for a set of wanted tensors.
+/// The schedule for a set of wanted tensors, of the graph of a batch or of a part.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) wanted: Vec<TensorId>,
-    /// The number of writes to states that it runs: all that were recorded when it was made.
-    pub(super) writes: usize,
     pub(super) schedule: Schedule,
     /// The inputs that the schedule reads, in the order of [`Problem::inputs_of`], followed by the inputs that are
     /// wanted.
@@ -24,16 +21,6 @@ pub(super) struct Plan {
     pub(super) memory: Option<Memory>,
     /// The CPU placement of each step, decided at its first run.
     pub(super) on_cpu: Vec<usize>,
-    /// Its steps one by one, and their schedule, after the first placement.
-    pub(super) flow: Option<(Flow, Schedule)>,
-    /// The last placement.
-    pub(super) placed: Option<Placed>,
-    /// The work of its steps, computed when the router is first asked about the whole plan.
-    problem: Option<Problem>,
-    /// The router's decision about the whole plan, and where the inputs were at that time.
-    pub(super) decided: Option<(Residency, usize)>,
-    /// Tensors that earlier parts hold on GPUs, by the positions of the GPUs.
-    pub(super) released: Vec<(usize, Vec<TensorId>)>,
 }
 
 /// The results on the host: intermediate ones in slots, wanted ones in their own buffers. The result of a reshape
@@ -53,42 +40,13 @@ impl Plan {
         // Inputs that are wanted and that no step reads.
         let wanted_inputs = schedule.inputs(graph)?.into_iter();
         inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
-        Ok(Self {
-            wanted: wanted.to_vec(),
-            writes: graph.writes(),
-            schedule,
-            inputs,
-            memory: None,
-            on_cpu: Vec::new(),
-            flow: None,
-            placed: None,
-            problem: None,
-            decided: None,
-            released: Vec::new(),
-        })
+        Ok(Self { wanted: wanted.to_vec(), schedule, inputs, memory: None, on_cpu: Vec::new() })
     }
 
-    /// The work of its steps, computed once.
-    ///
-    /// # Errors
-    /// The errors of [`Problem::schedule`].
-    pub(super) fn problem(&mut self, graph: &Graph) -> Result<&Problem> {
-        let problem = match self.problem.take() {
-            Some(problem) => problem,
-            None => {
-                #[cfg(test)]
-                PROBLEMS.with(|count| count.set(count.get() + 1));
-                Problem::schedule(&self.schedule, graph)?
-            }
-        };
-        Ok(self.problem.insert(problem))
+    /// The tensor whose memory holds the wanted tensor with this index: an input, a state or a result.
+    pub(super) fn source(&self, at: usize) -> TensorId {
+        self.schedule.root(self.schedule.results[at])
     }
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How often this thread has computed the work of a schedule.
-    pub(super) static PROBLEMS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl Memory {

@@ -382,7 +382,7 @@ fn the_work_of_an_unchanged_graph_with_states_is_summed_up_once() {
     let state = State::zeros(DType::F32, &[3, N]).unwrap();
     let mut batch = rig.engine.batch();
     let (product, at) = keeping(&mut batch, &state);
-    let summed = || super::plan::PROBLEMS.with(std::cell::Cell::get);
+    let summed = || super::batch_plan::PROBLEMS.with(std::cell::Cell::get);
     let before = summed();
     for position in 0..3 {
         batch.set_data(at, kiln_ir::Data::U32(&[position])).unwrap();

@@ -2,9 +2,9 @@
 
 use kiln_ir::{Error, Result};
 
-use super::flash::store;
 use super::softmax::base_2;
 use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::half::store_pair;
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType};
@@ -116,7 +116,7 @@ impl FlashCombine {
             let values = [0, 1].map(|i: usize| add(sums.iter().map(|pair| pair[i]).collect()) * share);
             let halves = u32::from(self.output != PtxType::F32);
             let at = out.index_wide(k.mul_wide(row, self.width * self.output.bytes() / 4)).index(pair >> halves);
-            store(k, self.output, at, values);
+            store_pair(k, self.output, at, values);
         });
     }
 }

@@ -17,7 +17,7 @@ use super::softmax::{OnlineSoftmax, base_2};
 use super::tile::{FlashTile, STAGES};
 use crate::builder::Fragment;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
-use crate::kernels::half::pack;
+use crate::kernels::half::{pack, store_pair};
 use crate::kernels::math::F32;
 use crate::kernels::team::WARP;
 use crate::kernels::warp::{Present, RowCopies, multiply};
@@ -243,7 +243,12 @@ impl FlashAttention {
             let at = out.index_wide(words).index(column >> u32::from(is_half(self.output)));
             k.if_(there, || {
                 for (j, pair) in (0..).zip(pairs) {
-                    store(k, self.output, at.bytes(j * 8 * self.output.bytes() as i32), pair.map(|sum| sum * share));
+                    store_pair(
+                        k,
+                        self.output,
+                        at.bytes(j * 8 * self.output.bytes() as i32),
+                        pair.map(|sum| sum * share),
+                    );
                 }
             });
         }
@@ -318,14 +323,6 @@ pub(super) fn takes([input, output]: [PtxType; 2]) -> bool {
 
 pub(super) fn is_half(ty: PtxType) -> bool {
     matches!(ty, PtxType::F16 | PtxType::Bf16)
-}
-
-/// Stores two adjacent elements.
-pub(super) fn store<'k>(k: &'k Builder, ty: PtxType, at: Pointer<'k, Global, u32>, values: [F32<'k>; 2]) {
-    match ty {
-        PtxType::F32 => k.st_v(at, values.map(|value| k.bits_u32(value))),
-        ty => k.st(at, pack(k, ty, values)),
-    }
 }
 
 /// The queries of a warp, 16 elements of each, beginning at this element.

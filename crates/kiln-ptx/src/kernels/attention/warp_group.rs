@@ -18,10 +18,10 @@
 use kiln_ir::op::AttentionExtents;
 use kiln_ir::{Error, Result};
 
-use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_rows, store, takes};
+use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_rows, takes};
 use super::softmax::{OnlineSoftmax, base_2};
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::kernels::half::pack;
+use crate::kernels::half::{pack, store_pair};
 use crate::kernels::math::F32;
 use crate::kernels::team::tree;
 use crate::operands::RegisterCount;
@@ -413,7 +413,7 @@ impl WarpGroupAttention {
                 k.if_(k.lt(row, problem.rows), || {
                     for (j, four) in (0..self.d / 8).zip(sums.as_chunks::<4>().0) {
                         let pair = [four[2 * i] * share, four[2 * i + 1] * share];
-                        store(k, self.output, at.bytes((8 * j * self.output.bytes()) as i32), pair);
+                        store_pair(k, self.output, at.bytes((8 * j * self.output.bytes()) as i32), pair);
                     }
                 });
             }

@@ -1,0 +1,56 @@
+use super::fuse::Fused;
+use super::{Graph, TensorId};
+use crate::Result;
+use crate::op::{Cost, Op, RmsNorm};
+
+/// One thing that a backend runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// An operation.
+    Run {
+        /// The operation.
+        op: Op,
+        /// The norm of the rows of a product that is computed in the same step, if [`FusionLimits::norms`] allows that.
+        norm: Option<RmsNorm>,
+        /// The operands. Those of a product are followed by gamma if it includes a norm (the norm's operand is then the
+        /// first), or by the addend if [`FusionLimits::addends`] allows one.
+        inputs: Vec<TensorId>,
+        /// The results.
+        outputs: Vec<TensorId>,
+    },
+    /// A fused element-wise chain.
+    Fused(Fused),
+}
+
+impl Step {
+    /// Tensors that the step reads.
+    pub fn inputs(&self) -> &[TensorId] {
+        match self {
+            Self::Run { inputs, .. } => inputs,
+            Self::Fused(fused) => &fused.inputs,
+        }
+    }
+
+    /// Tensors that the step writes.
+    pub fn outputs(&self) -> impl Iterator<Item = TensorId> + '_ {
+        let (run, fused): (&[TensorId], &[(TensorId, usize)]) = match self {
+            Self::Run { outputs, .. } => (outputs, &[]),
+            Self::Fused(fused) => (&[], &fused.outputs),
+        };
+        run.iter().copied().chain(fused.iter().map(|&(id, _)| id))
+    }
+
+    /// The work of the step.
+    ///
+    /// # Errors
+    /// As the shape rule of the operation.
+    pub fn cost(&self, graph: &Graph) -> Result<Cost> {
+        match self {
+            Self::Run { op, inputs, .. } => {
+                let types = inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<_>>>()?;
+                op.cost(&types)
+            }
+            Self::Fused(fused) => Ok(fused.cost(graph)),
+        }
+    }
+}
