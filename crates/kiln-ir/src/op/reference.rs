@@ -427,6 +427,9 @@ impl Random {
 mod tests {
     use super::*;
 
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
     #[test]
     fn only_sums_of_terms_beyond_f32_may_overflow_on_the_way() {
         let sum = Bound::Magnitude(8.0);
