@@ -65,7 +65,7 @@ fn target_of((major, minor): (u32, u32), version: Version, tensor_maps: bool) ->
 enum Compiler {
     /// Compiles what it loads, one text after another whatever the number of threads, and keeps the code in a cache of its own.
     Loader,
-    /// Compiles on every thread that calls it, and keeps nothing: 265 kernels on 16 threads take it 2.1 s, and the loader 24 s.
+    /// Compiles on every thread that calls it, and keeps nothing.
     Linker,
 }
 

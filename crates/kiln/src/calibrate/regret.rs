@@ -321,7 +321,7 @@ pub fn evaluate(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<RegretReport> {
     let start = Instant::now();
-    // The limit applies to doubtful problems after every problem was measured twice: on a shared machine many are
+    // The limit applies to doubtful problems after every problem was measured three times: on a shared machine many are
     // doubtful.
     let (budget, seconds) = match effort {
         Effort::Quick => (Budget { rounds: 8, sample: 30e-6, seconds: 0.016 }, 20.0),

@@ -129,9 +129,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 
     report::table::heading("Verification against the f64 reference");
-    let accuracy = verify::run(arguments.quick, &arguments.out.join("kernels"), |name| arguments.wants(name));
+    let accuracy = verify::run(arguments.quick, |name| arguments.wants(name));
     report::table::accuracy(&accuracy);
-    if let Some(sample) = verify::sample(arguments.quick, &accuracy) {
+    if let Some(sample) = verify::sample(&accuracy) {
         println!("  {sample}");
     }
 

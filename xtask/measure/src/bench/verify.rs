@@ -1,7 +1,6 @@
 //! The cases of every operation on every instruction set and every GPU, against the f64 reference.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use kiln_cuda::{CudaBackend, CudaDevice, DeviceOptions};
 use kiln_ir::op::Bound;
@@ -10,52 +9,48 @@ use kiln_ir::{Buffer, Data, Error, Operand, Operations, TensorType};
 use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use xtask_verify::{Backend, Expectation, Row};
 
-/// Of the cases of a quick run, instruction sets take all and GPUs every one of this number: their kernels take longer to compile than to run.
+/// Every how many cases GPUs run one in a quick run: their kernels take longer to compile than to run.
 const SAMPLE: usize = 16;
 
-/// Verifies the operations that `wants` accepts on every backend of this machine. Kernels of CUDA are kept in a folder.
-pub(super) fn run(quick: bool, folder: &Path, wants: impl Fn(&str) -> bool) -> Vec<Row> {
+/// Where kernels of CUDA are kept, for the next run: a folder that only its owner writes to.
+const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/kernels");
+
+/// Verifies the operations that `wants` accepts on every backend of this machine.
+pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Vec<Row> {
+    let mut backends = xtask_verify::instruction_sets();
+    backends.extend(devices(if quick { SAMPLE } else { 1 }));
     let cases = xtask_verify::cases(wants);
-    let sample: Vec<Case> = sampled(&cases, if quick { SAMPLE } else { 1 });
-    let bar = super::bar(cases.len() + sample.len());
-    let ran = |op| {
+    let bar = super::bar(cases.len());
+    let rows = xtask_verify::run(&cases, &backends, |op| {
         bar.set_message(op);
         bar.inc(1);
-    };
-    let mut rows = xtask_verify::run(&cases, &xtask_verify::instruction_sets(), ran);
-    rows.extend(xtask_verify::run(&sample, &devices(folder), ran));
+    });
     bar.finish_and_clear();
     rows
 }
 
-/// What a reader has to know of the cases that GPUs ran.
-pub(super) fn sample(quick: bool, rows: &[Row]) -> Option<String> {
-    let on = |gpu: bool| rows.iter().filter(move |row| row.backend.contains(' ') == gpu);
-    let most = on(false).map(|row| &row.backend).max()?;
-    let of = |backend: &str| rows.iter().filter(|row| row.backend == backend).map(|row| row.cases).sum::<usize>();
-    let gpus: BTreeSet<&str> = on(true).map(|row| row.backend.as_str()).collect();
-    let counts: Vec<String> = gpus.into_iter().map(|gpu| format!("{gpu} ran {}", of(gpu))).collect();
-    let all = of(most);
-    (quick && !counts.is_empty())
-        .then(|| format!("Of {all} cases {}: without --quick GPUs run all.", counts.join(" and ")))
-}
-
-/// The first case of each operation, and every one of `step` in all.
-fn sampled(cases: &[Case], step: usize) -> Vec<Case> {
-    let first = |index: usize| index == 0 || cases[index - 1].op.name() != cases[index].op.name();
-    let taken = (0..cases.len()).filter(|&index| index.is_multiple_of(step) || first(index));
-    taken.map(|index| cases[index].clone()).collect()
+/// What a reader has to know of backends that ran a sample of the cases.
+pub(super) fn sample(rows: &[Row]) -> Option<String> {
+    let mut of = BTreeMap::<&str, (usize, usize)>::new();
+    for row in rows {
+        let (cases, step) = of.entry(&row.backend).or_default();
+        (*cases, *step) = (*cases + row.cases, row.step);
+    }
+    let all = of.values().map(|(cases, _)| cases).max()?;
+    let sampled = of.iter().filter(|(_, (_, step))| *step > 1);
+    let counts: Vec<String> = sampled.map(|(backend, (cases, _))| format!("{backend} ran {cases}")).collect();
+    (!counts.is_empty()).then(|| format!("Of {all} cases {}: without --quick GPUs run all.", counts.join(" and ")))
 }
 
 /// Every GPU, through wgpu and through CUDA.
-fn devices(folder: &Path) -> Vec<Box<dyn Backend>> {
-    let gpu = |index| Gpu { backend: GpuBackend::with_choice(AdapterChoice::Index(index)), index };
+fn devices(step: usize) -> Vec<Box<dyn Backend>> {
+    let gpu = |index| Gpu { backend: GpuBackend::with_choice(AdapterChoice::Index(index)), index, step };
     let gpus = super::find::adapters().into_iter().map(|adapter| Box::new(gpu(adapter.index)) as Box<dyn Backend>);
     let cuda = |info: kiln_cuda::DeviceInfo| {
         // A device that does not open gives its error for every case.
-        let device = CudaDevice::open(info.ordinal, &DeviceOptions::new().kernel_folder(folder));
+        let device = CudaDevice::open(info.ordinal, &DeviceOptions::new().kernel_folder(KERNELS));
         let backend = device.map_or_else(|_| CudaBackend::with_choice(info.ordinal), CudaBackend::on);
-        Cuda { backend, name: super::find::cuda_name(&info) }
+        Cuda { backend, name: super::find::cuda_name(&info), step }
     };
     let devices = super::find::cuda_devices().into_iter().map(|info| Box::new(cuda(info)) as Box<dyn Backend>);
     gpus.chain(devices).collect()
@@ -66,11 +61,16 @@ struct Gpu {
     backend: GpuBackend,
     /// The index of its adapter.
     index: usize,
+    step: usize,
 }
 
 impl Backend for Gpu {
     fn name(&self) -> String {
         format!("gpu {}", self.index)
+    }
+
+    fn step(&self) -> usize {
+        self.step
     }
 
     fn compare(&self, case: &Case, expectation: &Expectation<'_>) -> Result<Option<(Accuracy, Bound)>, String> {
@@ -84,11 +84,16 @@ impl Backend for Gpu {
 struct Cuda {
     backend: CudaBackend,
     name: String,
+    step: usize,
 }
 
 impl Backend for Cuda {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn step(&self) -> usize {
+        self.step
     }
 
     fn compare(&self, case: &Case, expectation: &Expectation<'_>) -> Result<Option<(Accuracy, Bound)>, String> {
@@ -111,11 +116,47 @@ fn types(expectation: &Expectation<'_>) -> Vec<TensorType> {
 mod tests {
     use super::*;
 
+    /// A backend whose results are right, with its step.
+    struct Right(&'static str, usize);
+
+    impl Backend for Right {
+        fn name(&self) -> String {
+            self.0.to_owned()
+        }
+
+        fn step(&self) -> usize {
+            self.1
+        }
+
+        fn compare(&self, _: &Case, _: &Expectation<'_>) -> Result<Option<(Accuracy, Bound)>, String> {
+            Ok(Some((Accuracy::default(), Bound::Exact)))
+        }
+    }
+
+    #[test]
+    fn a_sample_has_the_first_case_of_each_operation_and_its_readers_know_its_size() {
+        let mut cases = xtask_verify::cases(|op| op == "relu");
+        let relus = cases.len();
+        cases.extend(xtask_verify::cases(|op| op == "abs"));
+        let backends: [Box<dyn Backend>; 2] = [Box::new(Right("all", 1)), Box::new(Right("some", 7))];
+        let rows = xtask_verify::run(&cases, &backends, |_| {});
+        let ran = |op: &str, backend: &str| {
+            rows.iter().find(|row| row.op == op && row.backend == backend).map_or(0, |row| row.cases)
+        };
+        assert_eq!((ran("relu", "all"), ran("abs", "all")), (relus, cases.len() - relus));
+        assert_eq!(ran("relu", "some"), relus.div_ceil(7));
+        let later = (relus..cases.len()).filter(|&index| index == relus || index.is_multiple_of(7)).count();
+        assert_eq!(ran("abs", "some"), later);
+        let all = cases.len();
+        let said = sample(&rows).unwrap();
+        assert!(said.starts_with(&format!("Of {all} cases some ran {}:", relus.div_ceil(7) + later)), "{said}");
+        assert_eq!(sample(&xtask_verify::run(&cases, &backends[..1], |_| {})), None);
+    }
+
     #[test]
     #[ignore = "needs a GPU: cargo xtask test --only devices"]
     fn every_operation_keeps_its_contract_on_every_gpu() {
-        let folder = std::env::temp_dir().join("kiln-verify");
-        let devices = devices(&folder);
+        let devices = devices(1);
         if devices.is_empty() {
             println!("skipped: this machine has no GPU");
             return;

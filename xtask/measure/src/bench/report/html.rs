@@ -67,7 +67,7 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
     if let Some(routing) = &report.routing {
         routes(&mut html, routing)?;
     }
-    accuracy(&mut html, report)?;
+    accuracy(&mut html, &report.accuracy)?;
     limits(&mut html, report)?;
     write!(html, "<footer>The run took {:.0} s.</footer></main></body></html>", report.seconds)?;
     Ok(html)
@@ -313,8 +313,7 @@ fn place_colour(place: &str, routing: &Routing) -> String {
     format!("#{:02x}{:02x}{:02x}", lighter(colour.0), lighter(colour.1), lighter(colour.2))
 }
 
-fn accuracy(html: &mut String, report: &Report) -> Result<()> {
-    let rows = &report.accuracy;
+fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
     let mut backends: Vec<&str> = Vec::new();
     let mut by_op: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -327,7 +326,7 @@ fn accuracy(html: &mut String, report: &Report) -> Result<()> {
         html,
         "<h2>Accuracy</h2><p>The worst error of each operation against the f64 reference, as a share of its bound. The \
          bound is in ULP, or in multiples of u = 2⁻²⁴ times the sum of magnitudes.{}</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>bound</th>",
-        sample(report.quick, rows).map_or(String::new(), |sample| format!(" {sample}"))
+        sample(rows).map_or(String::new(), |sample| format!(" {sample}"))
     )?;
     backends.iter().try_for_each(|backend| write!(html, "<th>{backend}</th>"))?;
     write!(html, "<th>cases</th><th>elements</th></tr></thead><tbody>")?;
