@@ -10,10 +10,10 @@ pub enum Step {
     Run {
         /// The operation.
         op: Op,
-        /// The norm of the rows of a product that is computed in the same step, if [`FusionLimits::norms`] allows that.
+        /// The norm of the rows of a product that is computed in the same step, if [`FusionLimits::norms`](super::FusionLimits::norms) allows that.
         norm: Option<RmsNorm>,
         /// The operands. Those of a product are followed by gamma if it includes a norm (the norm's operand is then the
-        /// first), or by the addend if [`FusionLimits::addends`] allows one.
+        /// first), or by the addend if [`FusionLimits::addends`](super::FusionLimits::addends) allows one.
         inputs: Vec<TensorId>,
         /// The results.
         outputs: Vec<TensorId>,
