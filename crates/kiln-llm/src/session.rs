@@ -7,6 +7,7 @@ use kiln::{DType, Explanation, State};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, ArrivingToken, Forward, Recorded, Scoring, Step, caches};
 use crate::placement::{Asked, Placing, is_on_cpu, placed};
+use crate::sampling::DeviceChoice;
 use crate::text_parts::Parts;
 use crate::{Adapter, Decoder, Error, MemoryPlan, Model, Result, Sampler, Surprises};
 
@@ -56,7 +57,7 @@ pub struct Session<'m> {
     /// The tokens so far. All but the last few are in the caches.
     tokens: Vec<u32>,
     cached: usize,
-    /// The likeliest token after `tokens`, which a GPU computes already.
+    /// The token after `tokens`, which a GPU chooses already.
     begun: Option<ArrivingToken>,
     /// Whether a GPU may compute steps before the tokens that they follow are read. `false` once it could not.
     begins: bool,
@@ -305,56 +306,75 @@ impl<'m> Session<'m> {
         if self.tokens.len() == self.context {
             return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
         }
-        let token = match sampler.candidates() {
-            _ if sampler.is_greedy() => match self.greatest_begun(more, waiting).await {
-                Some(greatest) => greatest,
-                None => {
-                    let last = self.before_last(waiting).await?;
-                    let greatest = self.last_step(&last)?.greatest(&last.tokens, last.before, waiting).await?;
-                    self.cached = self.tokens.len();
-                    greatest
-                }
-            },
-            Some(count) => {
-                let last = self.before_last(waiting).await?;
-                let candidates = self.last_step(&last)?.candidates(&last.tokens, last.before, count, waiting).await?;
-                self.cached = self.tokens.len();
-                sampler.choose_among(&candidates, &self.tokens, &mut self.surprises)?
-            }
-            None => {
-                let logits = self.logits_waiting(waiting).await?;
-                sampler.choose(&logits, &self.tokens, &mut self.surprises)?
-            }
+        let token = match self.begun(sampler, more, waiting).await {
+            Some(token) => token,
+            None => self.chosen(sampler, waiting).await?,
         };
         self.tokens.push(token);
         Ok(token)
     }
 
-    /// The likeliest next token, where a GPU computes it as a step that is begun. If `more`, the step after it, too, is begun before
-    /// this token is read: the device has the token, so that it need not wait for the host. `None` if the token has to be computed in
-    /// another way: after an error, which that way reports or recovers from, too.
-    async fn greatest_begun(&mut self, more: bool, waiting: Waiting) -> Option<u32> {
+    /// The next token, by a step that is executed now.
+    async fn chosen(&mut self, sampler: &Sampler, waiting: Waiting) -> Result<u32> {
+        let Some(count) = sampler.candidates() else {
+            let logits = self.logits_waiting(waiting).await?;
+            return sampler.choose(&logits, &self.tokens, &mut self.surprises);
+        };
+        let last = self.before_last(waiting).await?;
+        let step = self.last_step(&last)?;
+        if sampler.is_greedy() {
+            let greatest = step.greatest(&last.tokens, last.before, waiting).await?;
+            self.cached = self.tokens.len();
+            return Ok(greatest);
+        }
+        let candidates = step.candidates(&last.tokens, last.before, count, waiting).await?;
+        self.cached = self.tokens.len();
+        sampler.choose_among(&candidates, &self.tokens, &mut self.surprises)
+    }
+
+    /// The next token, where a GPU chooses it in a step that is begun. If `more`, the step after it, too, is begun before this token is
+    /// read: the device has the token, so that it need not wait for the host. `None` if the token has to be computed in another way:
+    /// after an error, which that way reports or recovers from, too.
+    ///
+    /// A device draws in f32 and guesses that the sampler stays the same. The host draws among the same candidates, in f64: its token
+    /// counts, and where the device's differs, the step that began with that is dropped.
+    async fn begun(&mut self, sampler: &Sampler, more: bool, waiting: Waiting) -> Option<u32> {
         let (count, &last) = (self.tokens.len(), self.tokens.last()?);
-        let begun = match self.begun.take() {
+        let choice = sampler.on_device(count)?;
+        let begun = match self.begun.take().filter(|begun| begun.serves(choice)) {
             Some(begun) => begun,
             // Only the last token is not in the caches.
-            None if more && self.cached + 1 >= count => self.begin(Some(last), count - 1, waiting).await?,
+            None if more && self.cached + 1 >= count => self.begin(Some(last), count - 1, choice, waiting).await?,
             None => return None,
         };
-        let next = if more && count + 1 < self.context { self.begin(None, count, waiting).await } else { None };
-        let token = begun.arrive().await.ok()?;
-        (self.cached, self.begun) = (count, next);
+        let next = match sampler.on_device(count + 1) {
+            Some(choice) if more && count + 1 < self.context => self.begin(None, count, choice, waiting).await,
+            _ => None,
+        };
+        let chosen = begun.arrive().await.ok()?;
+        let token = match &chosen.candidates {
+            Some(candidates) => sampler.choose_among(candidates, &self.tokens, &mut self.surprises).ok()?,
+            None => chosen.token,
+        };
+        self.cached = count;
+        self.begun = next.filter(|_| token == chosen.token);
         Some(token)
     }
 
     /// Begins the step of a token that follows `before` others, or of the result of the step before.
-    async fn begin(&mut self, token: Option<u32>, before: usize, waiting: Waiting) -> Option<ArrivingToken> {
+    async fn begin(
+        &mut self,
+        token: Option<u32>,
+        before: usize,
+        choice: DeviceChoice,
+        waiting: Waiting,
+    ) -> Option<ArrivingToken> {
         if !self.begins {
             return None;
         }
         self.last = Some(1);
         let begun = match self.step(1) {
-            Ok(step) => step.begin(token, before, waiting).await.ok().flatten(),
+            Ok(step) => step.begin(token, before, choice, waiting).await.ok().flatten(),
             Err(_) => None,
         };
         self.begins = begun.is_some();

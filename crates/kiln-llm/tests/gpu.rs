@@ -186,6 +186,58 @@ fn the_next_step_is_submitted_before_a_token_is_read() {
     assert_eq!(rest.iter().map(|made| made.as_ref().unwrap().token).collect::<Vec<_>>(), expected[at..]);
 }
 
+/// So is a drawn token, and the host's draw decides: what a device has guessed of another sampler leaves no trace.
+#[test]
+fn the_next_step_is_submitted_before_a_drawn_token_is_read() {
+    let Some(engine) = engine() else { return };
+    let path = RandomModel::new(LLAMA).save("gpu-drawn");
+    let model = Model::load(&engine, &path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let device = engine.gpu_devices().unwrap().remove(0);
+    let options = SessionOptions { context: Some(60), ..SessionOptions::default() };
+    let [mut session, mut one_by_one] = [(); 2].map(|()| model.session(options).unwrap());
+    for session in [&mut session, &mut one_by_one] {
+        session.push(&[1, 6, 7]).unwrap();
+    }
+    let drawn = Sampler { temperature: 1.5, seed: 5, ..Sampler::default() };
+    let mut expected = |sampler: &Sampler, count: usize| -> Vec<u32> {
+        (0..count).map(|_| one_by_one.sample(sampler).unwrap()).collect()
+    };
+    let mut begun = |sampler: &Sampler, count: usize| -> Vec<u32> {
+        (0..count).map(|_| session.sample_and_begin(sampler).unwrap()).collect()
+    };
+    assert_eq!(begun(&drawn, 4), expected(&drawn, 4));
+    let before = device.statistics();
+    let tokens = begun(&drawn, 6);
+    let spent = device.statistics() - before;
+    // `sample` begins nothing.
+    let before = device.statistics();
+    assert_eq!(tokens, expected(&drawn, 6));
+    let alone = device.statistics() - before;
+    assert_eq!(
+        (spent.submissions, spent.downloads, spent.made()),
+        (alone.submissions, alone.downloads, 0),
+        "{spent}; {alone}"
+    );
+    // Places and the random number of each token.
+    assert_eq!(spent.uploads, 6 * 4, "{spent}; {alone}");
+    assert!(spent.dispatches - alone.dispatches <= 6 * 11, "drawing takes more kernels: {spent}; {alone}");
+
+    // Steps are begun for each of these samplers, and then it is another one, which may take the device's guess or not.
+    let others = [
+        Sampler { seed: 6, ..drawn.clone() },
+        Sampler { top_k: 3, seed: 8, ..drawn.clone() },
+        Sampler { top_k: 100, top_p: 0.9, min_p: 0.0, ..drawn.clone() },
+        Sampler::greedy(),
+        Sampler { typical_p: 0.9, ..drawn.clone() },
+        Sampler { repeat_penalty: 1.2, ..drawn.clone() },
+        drawn,
+    ];
+    for sampler in others.iter().chain(&others).chain(&others) {
+        assert_eq!(begun(sampler, 2), expected(sampler, 2), "{sampler:?}");
+    }
+}
+
 #[test]
 fn the_kernels_of_a_token_are_timed() {
     let path = RandomModel::new(LLAMA).save("timed");

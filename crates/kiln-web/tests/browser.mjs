@@ -566,9 +566,9 @@ const tests = {
     assert.match(seen.device, /swiftshader/i);
     console.log(`  ten tokens: ${seen.greedy[0]} submissions and ${seen.greedy[1]} readbacks, ${seen.greedy[2]} of them after the next submission; drawn ${seen.drawn}`);
     // A token is read while the next one is computed, but for the last, and but for one that is computed very quickly. It takes no
-    // submission more. Drawn tokens are chosen on the host, so the next step needs them.
+    // submission more, and drawn tokens no more than the likeliest ones.
     assert.equal(seen.greedy[0], seen.drawn[0]);
-    assert.ok(seen.greedy[2] >= 5 && seen.drawn[2] === 0, `${seen.greedy[2]} of 9 readbacks were late, and ${seen.drawn[2]} of drawn tokens`);
+    assert.ok(seen.greedy[2] >= 5 && seen.drawn[2] >= 5, `${seen.greedy[2]} of 9 readbacks were late, and ${seen.drawn[2]} of drawn tokens`);
     assert.ok(seen.taken >= 3 && seen.taken < 60, `${seen.taken} tokens before the device was lost`);
     assert.deepEqual([seen.greedy[1], seen.drawn[1], seen.same, seen.cached, fetched, seen.lost], [10, 10, true, true, 1, "device-lost"]);
     await leave(page);

@@ -19,6 +19,7 @@ use crate::Error;
 use crate::Result;
 use crate::config::{Config, LayerKind};
 use crate::placement::Placing;
+use crate::sampling::DeviceChoice;
 
 /// The parameters of a recorded graph in addition to the weights.
 #[derive(Debug, Clone, Copy, Default)]
@@ -197,13 +198,14 @@ impl<'e> Step<'e> {
         self.outcome.greatest(&mut self.forward.batch, &[0], waiting).await?.remove(0)
     }
 
-    /// Begins to compute the likeliest token after one that follows `before` others, in a graph of one row. Without a token it is the
+    /// Begins to choose the token after one that follows `before` others, in a graph of one row. Without a token it is the
     /// result of the last execution, which must have been begun in this way, and may still run. `None` if nothing was computed: see
     /// [`Batch::begin_waiting`].
     pub(crate) async fn begin(
         &mut self,
         token: Option<u32>,
         before: usize,
+        choice: DeviceChoice,
         waiting: Waiting,
     ) -> Result<Option<ArrivingToken>> {
         match token {
@@ -211,7 +213,7 @@ impl<'e> Step<'e> {
             // The row whose logits are computed is the only one, and set already.
             None => self.forward.set_places(1, before)?,
         }
-        self.outcome.begin(&mut self.forward.batch, self.forward.tokens, waiting).await
+        self.outcome.begin(&mut self.forward.batch, self.forward.tokens, choice, waiting).await
     }
 
     /// How long each kernel of the last execution ran.

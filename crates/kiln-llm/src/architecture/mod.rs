@@ -9,6 +9,7 @@
 mod adapters;
 mod cached;
 mod decoder;
+mod drawing;
 pub(crate) mod encoder;
 mod feed_forward;
 mod logits;

@@ -6,12 +6,14 @@ use kiln::waiting::{Arriving, Waiting};
 use kiln::{Batch, Buffer, Record};
 
 use super::Weights;
+use super::drawing::Drawing;
 use super::logits::logits;
 use crate::config::Config;
+use crate::sampling::{DeviceChoice, Draw};
 use crate::{Error, Result};
 
 /// Number of parts into which a large vocabulary is divided to find the likeliest tokens of all parts at once.
-const PARTS: usize = 64;
+pub(super) const PARTS: usize = 64;
 
 /// Minimum size of a large vocabulary.
 const LARGE: usize = 8192;
@@ -33,18 +35,47 @@ pub(super) struct Outcome {
     most: TensorId,
     /// Recorded when first requested.
     candidates: Vec<Candidates>,
+    drawings: Vec<Drawing>,
 }
 
 /// The likeliest tokens of each row.
 #[derive(Debug, Clone, Copy)]
-struct Candidates {
-    count: usize,
+pub(super) struct Candidates {
+    pub(super) count: usize,
     /// `[rows, count]`, greatest first.
-    values: TensorId,
+    pub(super) values: TensorId,
     /// The token, or the index among the candidates of all parts.
-    indices: TensorId,
-    /// The tokens within their parts, `[rows, count, 1]`, if the vocabulary is divided.
-    within: Option<TensorId>,
+    pub(super) indices: TensorId,
+    pub(super) parts: Option<Parts>,
+}
+
+/// The parts into which a large vocabulary is divided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts {
+    /// The tokens within their parts, `[rows, count, 1]`.
+    pub(super) within: TensorId,
+    /// Tokens of a part.
+    pub(super) length: usize,
+}
+
+impl Candidates {
+    /// The tensors to read.
+    fn wanted(&self) -> impl Iterator<Item = TensorId> {
+        [self.values, self.indices].into_iter().chain(self.parts.map(|parts| parts.within))
+    }
+
+    /// The candidates of a row of what was read, or an error if its logits are not numbers.
+    fn of_row(&self, row: usize, read: &[Buffer]) -> Result<Ranked> {
+        let (values, indices) = (read[0].as_data().f32(), read[1].as_data().u32());
+        let token = |at: usize| match self.parts {
+            Some(Parts { length, .. }) => indices[at] / self.count as u32 * length as u32 + read[2].as_data().u32()[at],
+            None => indices[at],
+        };
+        let ranked: Ranked = (row * self.count..(row + 1) * self.count).map(|at| (token(at), values[at])).collect();
+        // NaN is first.
+        let (first, greatest) = ranked[0];
+        checked(ranked, greatest, first)
+    }
 }
 
 impl Outcome {
@@ -61,9 +92,9 @@ impl Outcome {
     }
 
     /// Records the results that are computed from logits.
-    fn of(batch: &mut Batch<'_>, logits: TensorId, [rows, vocabulary]: [usize; 2]) -> Result<Self> {
+    pub(super) fn of(batch: &mut Batch<'_>, logits: TensorId, [rows, vocabulary]: [usize; 2]) -> Result<Self> {
         let (greatest, most) = (batch.argmax_axis(logits, 1)?, batch.max_axis(logits, 1)?);
-        Ok(Self { rows, vocabulary, logits, greatest, most, candidates: Vec::new() })
+        Ok(Self { rows, vocabulary, logits, greatest, most, candidates: Vec::new(), drawings: Vec::new() })
     }
 
     /// The wanted tensors for the likeliest token.
@@ -92,16 +123,28 @@ impl Outcome {
         Ok(rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect())
     }
 
-    /// Begins an execution of a graph of one row, and returns its likeliest token as it arrives. The device also writes that token to
+    /// Begins an execution of a graph of one row, and returns the token of this choice as it arrives. The device also writes that token to
     /// the input `tokens`. `None` if nothing was computed: see [`Batch::begin_waiting`].
     pub(super) async fn begin(
-        &self,
+        &mut self,
         batch: &mut Batch<'_>,
         tokens: TensorId,
+        choice: DeviceChoice,
         waiting: Waiting,
     ) -> Result<Option<ArrivingToken>> {
-        let begun = batch.begin_waiting(&self.greatest_wanted(), [self.greatest, tokens], waiting).await?;
-        Ok(begun.map(ArrivingToken))
+        let (token, candidates) = match choice {
+            DeviceChoice::Likeliest => (self.greatest, None),
+            DeviceChoice::Drawn(draw) => {
+                let drawing = self.drawing(batch, draw)?;
+                (drawing.token(), Some(drawing.candidates()))
+            }
+        };
+        let wanted: Vec<TensorId> = match &candidates {
+            Some(candidates) => candidates.wanted().chain([token]).collect(),
+            None => self.greatest_wanted().into(),
+        };
+        let begun = batch.begin_waiting(&wanted, [token, tokens], waiting).await?;
+        Ok(begun.map(|results| ArrivingToken { results, choice, candidates }))
     }
 
     /// Executes, and returns at least the `count` likeliest tokens of each of these rows, or an error if its logits are
@@ -113,31 +156,36 @@ impl Outcome {
         rows: &[usize],
         waiting: Waiting,
     ) -> Result<Vec<Result<Ranked>>> {
-        let count = count.next_multiple_of(COUNTED_BY).min(self.vocabulary);
-        let found = match self.candidates.iter().find(|candidates| candidates.count == count) {
-            Some(found) => *found,
+        let found = self.found(batch, count)?;
+        let wanted: Vec<TensorId> = found.wanted().collect();
+        let results = batch.run_waiting(&wanted, waiting).await?;
+        Ok(rows.iter().map(|&row| found.of_row(row, &results)).collect())
+    }
+
+    /// What draws a token like this, recorded if it is not there.
+    pub(super) fn drawing(&mut self, batch: &mut Batch<'_>, draw: Draw) -> Result<&Drawing> {
+        let count = draw.count.min(self.vocabulary);
+        let at = match self.drawings.iter().position(|drawing| drawing.count() == count) {
+            Some(at) => at,
             None => {
-                let recorded = self.record_candidates(batch, count)?;
-                self.candidates.push(recorded);
-                recorded
+                let candidates = self.found(batch, count)?;
+                self.drawings.push(Drawing::record(batch, candidates, count)?);
+                self.drawings.len() - 1
             }
         };
-        let wanted: Vec<TensorId> = [found.values, found.indices].into_iter().chain(found.within).collect();
-        let results = batch.run_waiting(&wanted, waiting).await?;
-        let (values, indices) = (results[0].as_data().f32(), results[1].as_data().u32());
-        let within = results.get(2).map(|within| within.as_data().u32());
-        let part = (self.vocabulary / PARTS) as u32;
-        let of_row = |&row: &usize| {
-            let token = |at: usize| match within {
-                Some(within) => indices[at] / count as u32 * part + within[at],
-                None => indices[at],
-            };
-            let candidates = (row * count..(row + 1) * count).map(|at| (token(at), values[at])).collect::<Ranked>();
-            // NaN is first.
-            let (first, greatest) = candidates[0];
-            checked(candidates, greatest, first)
-        };
-        Ok(rows.iter().map(of_row).collect())
+        self.drawings[at].set(batch, draw)?;
+        Ok(&self.drawings[at])
+    }
+
+    /// At least the `count` likeliest tokens, recorded if they are not there.
+    fn found(&mut self, batch: &mut Batch<'_>, count: usize) -> Result<Candidates> {
+        let count = count.next_multiple_of(COUNTED_BY).min(self.vocabulary);
+        if let Some(found) = self.candidates.iter().find(|candidates| candidates.count == count) {
+            return Ok(*found);
+        }
+        let recorded = self.record_candidates(batch, count)?;
+        self.candidates.push(recorded);
+        Ok(recorded)
     }
 
     /// Records the likeliest tokens. For a large vocabulary they are chosen from the likeliest of each part: a device
@@ -146,7 +194,7 @@ impl Outcome {
         let Self { rows, vocabulary, logits, .. } = *self;
         if vocabulary < LARGE || !vocabulary.is_multiple_of(PARTS) || vocabulary / PARTS < count {
             let (values, indices) = batch.top_k(logits, count)?;
-            return Ok(Candidates { count, values, indices, within: None });
+            return Ok(Candidates { count, values, indices, parts: None });
         }
         let parts = batch.reshape(logits, &[rows * PARTS, vocabulary / PARTS])?;
         let (values, tokens) = batch.top_k(parts, count)?;
@@ -157,23 +205,55 @@ impl Outcome {
         let first = batch.upload_indices(&first, &[rows, count])?;
         let at = batch.record(Arithmetic { function: IntegerFunction::Add }, &[indices, first])?;
         let tokens = batch.reshape(tokens, &[rows * PARTS * count, 1])?;
-        let within = batch.gather(tokens, at)?;
-        Ok(Candidates { count, values, indices, within: Some(within) })
+        let parts = Parts { within: batch.gather(tokens, at)?, length: vocabulary / PARTS };
+        Ok(Candidates { count, values, indices, parts: Some(parts) })
     }
 }
 
-/// The likeliest token of an execution on a GPU, on its way to the host.
-pub(crate) struct ArrivingToken(Arriving<Vec<Buffer>>);
+/// The token that a GPU chooses, on its way to the host.
+pub(crate) struct ArrivingToken {
+    results: Arriving<Vec<Buffer>>,
+    choice: DeviceChoice,
+    /// The candidates among which it was drawn, unless it is the likeliest token.
+    candidates: Option<Candidates>,
+}
+
+/// A token that a GPU has chosen.
+pub(crate) struct ChosenToken {
+    /// The token. If it was drawn, in f32, the host decides whether it is the right one.
+    pub(crate) token: u32,
+    /// The candidates among which it was drawn; `None` for the likeliest token.
+    pub(crate) candidates: Option<Ranked>,
+}
 
 impl ArrivingToken {
+    /// Whether it has what another choice needs: the likeliest token, or enough candidates.
+    pub(crate) fn serves(&self, choice: DeviceChoice) -> bool {
+        match (self.choice, choice) {
+            (DeviceChoice::Likeliest, DeviceChoice::Likeliest) => true,
+            (DeviceChoice::Drawn(draw), DeviceChoice::Drawn(wanted)) => draw.count >= wanted.count,
+            _ => false,
+        }
+    }
+
     /// Waits for the token.
     ///
     /// # Errors
     /// [`Error::NotANumber`] if a logit is; [`Error::Kiln`].
-    pub(crate) async fn arrive(self) -> Result<u32> {
-        let results = self.0.await?;
-        let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
-        checked(tokens[0], most[0], tokens[0])
+    pub(crate) async fn arrive(self) -> Result<ChosenToken> {
+        let results = self.results.await?;
+        match self.candidates {
+            Some(candidates) => {
+                let ranked = candidates.of_row(0, &results)?;
+                let token = results[results.len() - 1].as_data().u32()[0];
+                Ok(ChosenToken { token, candidates: Some(ranked) })
+            }
+            None => {
+                let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
+                let token = checked(tokens[0], most[0], tokens[0])?;
+                Ok(ChosenToken { token, candidates: None })
+            }
+        }
     }
 }
 

@@ -145,6 +145,27 @@ enum Purpose {
     Xtc,
 }
 
+/// How a device chooses a token by itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum DeviceChoice {
+    /// The likeliest one.
+    Likeliest,
+    /// Draws it.
+    Drawn(Draw),
+}
+
+/// How a token is drawn among the likeliest: see the fields of [`Sampler`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Draw {
+    /// How many of the likeliest it is drawn among.
+    pub(crate) count: usize,
+    pub(crate) top_p: f32,
+    pub(crate) min_p: f32,
+    pub(crate) temperature: f32,
+    /// The random number.
+    pub(crate) at: f32,
+}
+
 impl Sampler {
     /// A sampler that always chooses the likeliest token.
     pub fn greedy() -> Self {
@@ -220,6 +241,26 @@ impl Sampler {
             || self.has_mirostat()
             || self.top_n_sigma != 0.0;
         Some(self.top_k).filter(|k| !needs_all && (1..=MOST_CANDIDATES).contains(k))
+    }
+
+    /// How a device chooses the token at a position; `None` if it cannot, with these settings.
+    pub(crate) fn on_device(&self, position: usize) -> Option<DeviceChoice> {
+        if self.is_greedy() {
+            return Some(DeviceChoice::Likeliest);
+        }
+        let is_simple = self.temperature > 0.0
+            && self.dynatemp_range == 0.0
+            && self.typical_p >= 1.0
+            && self.xtc_probability == 0.0;
+        let count = self.candidates().filter(|_| is_simple)?;
+        let Self { top_p, min_p, temperature, .. } = *self;
+        Some(DeviceChoice::Drawn(Draw {
+            count,
+            top_p,
+            min_p,
+            temperature,
+            at: self.draw(position, Purpose::Token) as f32,
+        }))
     }
 
     /// Chooses the token that follows `tokens`, and records its surprise where Mirostat is on.
