@@ -259,6 +259,8 @@ sources! {
         GATHER = gather;
         /// The index that belongs to the first fault of a gather.
         GATHER_FAULT = gather_fault;
+    }
+    scatter includes [] {
         /// Rows of a tensor replaced by others.
         WRITE_ROWS = write_rows;
         /// Rows added to those of a table.

@@ -240,7 +240,7 @@ pub(super) fn all() -> Vec<Step> {
             "quantised products on AVX-512 without its dot products of bytes",
             without_vnni,
         ),
-        Step::new("web", "the page in Chromium, and its modules in Node", web).slow().after("web-modules"),
+        Step::new("web", "the page in Chromium and Firefox, and its modules in Node", web).slow().after("web-modules"),
     ]);
     steps
 }
@@ -532,6 +532,9 @@ fn aarch64(runner: &mut Runner) -> Outcome {
     })
 }
 
+/// Mesa's driver in software, and its packages.
+const MESA: (&str, &str) = (crate::web::VULKAN, "mesa-vulkan-drivers libvulkan1");
+
 fn wasm(runner: &mut Runner, variables: &[(&str, &str)], lines: &[&str]) -> Outcome {
     let tools = [Tool::Target(WASM), Tool::Program { probe: "node --version", packages: "nodejs" }, Tool::WasmRunner];
     tools::with(runner, &tools, |runner| {
@@ -559,6 +562,8 @@ fn web(runner: &mut Runner) -> Outcome {
         Tool::Program { probe: "node --version", packages: "nodejs" },
         Tool::Program { probe: "npm --version", packages: "npm" },
         Tool::File { path: crate::web::chromium(), packages: "chromium" },
+        Tool::File { path: crate::web::firefox(), packages: "firefox-esr" },
+        Tool::File { path: MESA.0.into(), packages: MESA.1 },
     ];
     tools::with(runner, &tools, |runner| crate::web::test(runner.root()).into())
 }
@@ -610,7 +615,6 @@ fn cuda(runner: &mut Runner) -> Outcome {
 /// The tests and examples of GPUs on Mesa's driver in software, and the tests that depend on the driver on the one that
 /// Chromium brings, too.
 fn gpu(runner: &mut Runner) -> Outcome {
-    const MESA: (&str, &str) = ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "mesa-vulkan-drivers libvulkan1");
     const CHROMIUM: (&str, &str) = ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1");
     let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path: path.into(), packages });
     tools::with(runner, &tools, |runner| {

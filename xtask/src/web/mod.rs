@@ -4,7 +4,7 @@ mod build;
 mod serve;
 mod test;
 
-pub(crate) use test::{chromium, test};
+pub(crate) use test::{VULKAN, chromium, firefox, test};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// The port to serve on.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Test the pages in Chromium and the modules in Node.
+    /// Test the pages in Chromium and Firefox, and the modules in Node.
     #[arg(long)]
     test: bool,
     /// Build only what the page loads, without the module for those who want no GPU.

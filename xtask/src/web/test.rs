@@ -1,4 +1,4 @@
-//! The tests of the page in Chromium, and of the module in Node.
+//! The tests of the page in Chromium and Firefox, and of the module in Node.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,14 +6,24 @@ use std::process::Command;
 use super::{execute, folder, serve};
 use crate::Result;
 
-/// What drives Chromium, and what checks the types.
-const PACKAGES: [&str; 2] = ["playwright-core@1.65.1", "typescript@5.9.3"];
+/// What drives Chromium, what drives Firefox as its makers ship it, and what checks the types.
+const PACKAGES: [&str; 3] = ["playwright-core@1.65.1", "puppeteer-core@25.16.0", "typescript@5.9.3"];
+
+/// Mesa's driver of Vulkan in software, which Firefox takes.
+pub(crate) const VULKAN: &str = "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json";
 
 /// The browser: that of `KILN_CHROMIUM`, or of the system.
 pub(crate) fn chromium() -> PathBuf {
     std::env::var_os("KILN_CHROMIUM")
         .filter(|path| !path.is_empty())
         .map_or_else(|| "/usr/bin/chromium".into(), PathBuf::from)
+}
+
+/// The second browser: that of `KILN_FIREFOX`, or of the system.
+pub(crate) fn firefox() -> PathBuf {
+    std::env::var_os("KILN_FIREFOX")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| "/usr/bin/firefox-esr".into(), PathBuf::from)
 }
 
 /// Serves the page to the tests, and runs them.
@@ -49,7 +59,9 @@ pub(crate) fn test(root: &Path) -> Result<()> {
     std::thread::spawn(move || server.run());
     let screenshots = root.join("target/kiln/web/screenshots");
     std::fs::create_dir_all(&screenshots)?;
-    execute(with_models("browser.mjs").arg(url).arg(npm).arg(screenshots).arg(chromium()))
+    execute(with_models("browser.mjs").arg(&url).arg(&npm).arg(screenshots).arg(chromium()))?;
+    let mut in_firefox = Command::new("node");
+    execute(in_firefox.arg(tests.join("firefox.mjs")).arg(url).arg(npm).arg(firefox()).env("VK_DRIVER_FILES", VULKAN))
 }
 
 /// The file of SmolLM2, where it is, or can be fetched with `CI=true`. Without it the tests of real models are left out, and say so.

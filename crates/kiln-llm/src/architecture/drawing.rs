@@ -101,7 +101,7 @@ impl Drawing {
         self.count
     }
 
-    /// The candidates, of which it takes the first.
+    /// The candidates. It draws among the first `count`.
     pub(super) fn candidates(&self) -> Candidates {
         self.candidates
     }

@@ -92,7 +92,7 @@ pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     #[cfg(target_arch = "wasm32")]
     let described = {
         let name = super::browser::adapter_name().await;
-        described.map(move |(info, adapter)| (AdapterInfo { name: name.clone().unwrap_or(info.name), ..info }, adapter))
+        described.map(move |(info, adapter)| (AdapterInfo { name: name.clone(), ..info }, adapter))
     };
     let (mut infos, adapters): (Vec<AdapterInfo>, Vec<_>) = described.unzip();
     tell_apart(&mut infos);

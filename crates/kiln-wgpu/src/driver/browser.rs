@@ -19,15 +19,19 @@ pub(crate) fn has_webgpu() -> bool {
     gpu().is_some()
 }
 
-/// The vendor and architecture of the adapter, as in `google swiftshader`.
-pub(crate) async fn adapter_name() -> Option<String> {
+/// The vendor and architecture of the adapter, as in `google swiftshader`, or `WebGPU` where the browser hides them.
+pub(crate) async fn adapter_name() -> String {
+    let name = reported_name().await.unwrap_or_default();
+    if name.is_empty() { "WebGPU".to_owned() } else { name }
+}
+
+async fn reported_name() -> Option<String> {
     let gpu = gpu()?;
     let request: Function = member(&gpu, "requestAdapter")?.dyn_into().ok()?;
     let promise: Promise = request.call0(&gpu).ok()?.dyn_into().ok()?;
     let info = member(&JsFuture::from(promise).await.ok()?, "info")?;
     let words = ["vendor", "architecture", "description"].iter().filter_map(|name| member(&info, name)?.as_string());
-    let name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-    (!name.is_empty()).then_some(name)
+    Some(words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
 }
 
 /// Why there is no adapter.
