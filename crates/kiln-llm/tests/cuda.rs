@@ -78,6 +78,15 @@ fn predictions_decide_which_layers_are_on_the_gpu() {
     placed::predictions_decide_where_layers_are(settings);
 }
 
+#[test]
+fn layers_follow_one_another_on_two_gpus() {
+    if engine().is_none() || CudaDevice::list().is_ok_and(|devices| devices.len() < 2) {
+        eprintln!("left out: there are no two devices");
+        return;
+    }
+    placed::layers_follow_one_another_on_gpus(|| Engine::builder().cuda_device(0).cuda_device(1).without_profile());
+}
+
 /// Settings of an engine with a group of the first two devices. With fewer the test is left out, and says so; with `cuda-group` in
 /// `KILN_REQUIRE` it fails instead.
 fn group() -> Option<impl Fn() -> EngineBuilder> {

@@ -287,6 +287,24 @@ fn limits_of_memory_decide_how_many_layers_are_on_the_gpu() {
     placed::limits_decide_how_many_layers_fit(settings);
 }
 
+/// Needs two adapters, whichever they are. With `adapters` in `KILN_REQUIRE` it fails where there are fewer.
+#[test]
+fn layers_follow_one_another_on_two_gpus() {
+    let mut adapters = GpuDevice::list_adapters();
+    if adapters.len() < 2 {
+        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name.trim() == "adapters"), "one adapter: {adapters:?}");
+        eprintln!("left out: there are no two adapters");
+        return;
+    }
+    let labels: Vec<String> = adapters.drain(..2).map(|adapter| adapter.label).collect();
+    let settings = || {
+        let [first, second] = [&labels[0], &labels[1]].map(|label| AdapterChoice::Name(label.clone()));
+        Engine::builder().adapter(first).adapter(second).without_profile()
+    };
+    placed::layers_follow_one_another_on_gpus(settings);
+}
+
 #[test]
 fn predictions_decide_which_layers_are_on_the_gpu() {
     let Some(settings) = with_adapter() else { return };

@@ -630,12 +630,20 @@ fn gpu(runner: &mut Runner) -> Outcome {
         let of_results = |test: &Program| {
             test.package() == "kiln-wgpu" && ["conformance", "half", "quantized"].contains(&test.name.as_str())
         };
+        let of_models_on_gpus = |test: &Program| test.package() == "kiln-llm" && test.name == "gpu";
+        let both = format!("{}:{}", MESA.0, CHROMIUM.0);
         let calibration = |test: &Program| test.package() == "kiln" && test.name == "kiln";
         // Checks at run time are added by wgpu: once is enough.
         // The variants of kernels for browsers run on the second driver, and in the step `web`.
         let results = [
             runner.test(all, &["--skip", "every_operation_keeps_its_contract_in_plain_webgpu"], &on(MESA.0, "24")),
             runner.test(calibration, &["--ignored", "a_calibration_measures_the_gpu"], &on(MESA.0, "24")),
+            // On one driver it is left out.
+            runner.test(
+                of_models_on_gpus,
+                &["layers_follow_one_another_on_two_gpus"],
+                &[("VK_DRIVER_FILES", &*both), ("KILN_REQUIRE", "wgpu,adapters")],
+            ),
             runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "60")),
             runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "24")),
             run_examples(runner, opens_a_gpu, &on(MESA.0, "24")).map(drop),

@@ -13,7 +13,7 @@ pub struct MemoryPlan {
     pub parts: Vec<PlannedPart>,
     /// Predicted seconds of a step that computes one token, once weights are where they are used.
     pub seconds: f64,
-    /// Why fewer layers are on a GPU than were asked for or could be.
+    /// Why fewer layers are on a GPU than were asked for or could be, or that several GPUs have them.
     pub notice: Option<String>,
 }
 

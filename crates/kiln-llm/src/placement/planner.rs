@@ -20,6 +20,7 @@ fn bytes<'t>(memory: DeviceMemory, tensors: impl IntoIterator<Item = &'t Tensor>
 }
 
 /// A GPU on which layers may be placed.
+#[derive(Clone, Copy)]
 struct Device {
     place: usize,
     memory: DeviceMemory,
@@ -96,7 +97,7 @@ impl<'m> Planner<'m, '_> {
         let (seconds, cpu) = (&self.seconds, self.cpu);
         let forced_gpu = forced.filter(|&place| is_gpu(&self.places()[place]));
         let on_cpu = |notice: Option<String>| {
-            let plan = MemoryPlan { notice, ..self.with(None, 0)? };
+            let plan = MemoryPlan { notice, ..self.with(&[], self.asked.context)? };
             // A forced CPU placement needs no pins, and neither does an engine without GPUs.
             let is_free = self.by_time(true).is_empty() || forced == Some(cpu);
             let placing = if is_free { Placing::default() } else { Placing(vec![("host".into(), 0)]) };
@@ -111,20 +112,21 @@ impl<'m> Planner<'m, '_> {
         };
         // A GPU that cannot be opened or cannot run the model is excluded if there is a choice.
         let mut problem = None;
-        let mut device = None;
-        for place in candidates {
+        let mut devices = Vec::new();
+        let mut others = candidates.into_iter();
+        while let Some(place) = others.next() {
             if may_be_none && seconds[place] > seconds[cpu] {
                 break;
             }
             match self.device(place) {
                 Ok(found) => {
-                    device = Some(found);
+                    devices.push(found);
                     break;
                 }
                 Err(error) => problem = problem.or(Some(error)),
             }
         }
-        let Some(device) = device else {
+        let Some(first) = devices.first() else {
             return match problem {
                 Some(error) if !may_be_none => Err(error),
                 Some(error) => on_cpu(Some(format!("everything runs on the CPU: {error}"))),
@@ -135,40 +137,54 @@ impl<'m> Planner<'m, '_> {
                 }
             };
         };
-        let fits =
-            |layers: usize| Ok::<_, Error>(self.with(Some(&device), layers)?.parts.iter().all(PlannedPart::fits));
-        let name = &self.places()[device.place].name;
-        let layers = match asked {
-            DeviceLayers::Last(layers) if !fits(layers)? => return Err(self.out_of_memory(&device, layers)?),
+        let wanted = match asked {
             DeviceLayers::Last(layers) => layers,
-            _ if fits(count)? => count,
-            _ if self.model.devices > 1 => return Err(self.out_of_memory(&device, count)?),
-            DeviceLayers::Predicted if forced_gpu.is_some() => return Err(self.out_of_memory(&device, count)?),
-            _ => {
-                let mut fitting = 0;
-                while fitting + 1 < count && fits(fitting + 1)? {
-                    fitting += 1;
-                }
-                if fitting == 0 {
-                    let there = device.capacity.map_or_else(String::new, |capacity| format!(" {} of", Bytes(capacity)));
-                    return on_cpu(Some(format!("not one layer fits the{there} {name}: everything runs on the CPU")));
-                }
-                fitting
-            }
+            _ => count,
         };
-        if layers == count {
-            let plan = self.with(Some(&device), count)?;
-            let placing =
-                if forced == Some(device.place) { Placing::default() } else { Placing(vec![(name.clone(), 0)]) };
+        // What does not fit the first device goes to others, which are reached in the same way: one GPU may be a place of two backends.
+        let backend = self.places()[first.place].backend;
+        let mut spread = self.spread(&devices, wanted, self.asked.context)?;
+        if forced.is_none() && self.model.devices == 1 {
+            for place in others.filter(|&place| self.places()[place].backend == backend) {
+                if spread.iter().sum::<usize>() == wanted {
+                    break;
+                }
+                devices.extend(self.device(place).ok());
+                spread = self.spread(&devices, wanted, self.asked.context)?;
+            }
+        }
+        let layers: usize = spread.iter().sum();
+        let has_to_fit = match asked {
+            DeviceLayers::Last(_) => true,
+            DeviceLayers::Predicted => forced_gpu.is_some(),
+            DeviceLayers::Fitting => false,
+        };
+        if layers < wanted && (has_to_fit || self.model.devices > 1) {
+            return Err(self.out_of_memory(&devices, wanted)?);
+        }
+        let name = &self.places()[devices[0].place].name;
+        if layers == 0 {
+            let capacity = devices[0].capacity;
+            let there = capacity.map_or_else(String::new, |capacity| format!(" {} of", Bytes(capacity)));
+            return on_cpu(Some(format!("not one layer fits the{there} {name}: everything runs on the CPU")));
+        }
+        let on: Vec<(&Device, usize)> = devices.iter().zip(spread).filter(|&(_, layers)| layers > 0).collect();
+        let mut plan = self.with(&on, self.asked.context)?;
+        if let [_] = plan.parts[..] {
+            let is_forced = forced == Some(devices[0].place);
+            let placing = if is_forced { Placing::default() } else { Placing(vec![(name.clone(), 0)]) };
             return Ok((placing, plan));
         }
-        let placing = Placing(vec![("host".into(), 0), (name.clone(), count - layers)]);
+        let first_of = |part: &PlannedPart| {
+            let place = if part.place == self.places()[cpu].name { "host" } else { &part.place };
+            (place.to_owned(), part.layers.start)
+        };
+        let placing = Placing(plan.parts.iter().map(first_of).collect());
         let explained = self.record(1, &placing)?.explain()?;
-        let mut plan = self.with(Some(&device), layers)?;
         plan.seconds = explained.segments.last().map_or(0.0, |segment| segment.finish);
         plan.parts.iter_mut().for_each(|part| part.seconds = 0.0);
         for segment in &explained.segments {
-            let at = usize::from(segment.place == *name);
+            let at = plan.parts.iter().position(|part| part.place == segment.place).unwrap_or(0);
             plan.parts[at].seconds += segment.finish - segment.start;
         }
         if may_be_none && plan.seconds >= seconds[cpu] {
@@ -176,10 +192,44 @@ impl<'m> Planner<'m, '_> {
                 format!("{:.2} ms a token, {:.2} ms with {layers} layers", seconds[cpu] * 1e3, plan.seconds * 1e3);
             return on_cpu(Some(format!("the CPU alone is predicted to be faster: {than} on {name}")));
         }
-        if asked != DeviceLayers::Last(layers) {
-            plan.notice = Some(format!("{layers} of {count} layers fit {name}, the others run on the CPU"));
-        }
+        plan.notice = match on.len() {
+            1 if layers < wanted => Some(format!("{layers} of {count} layers fit {name}, the others run on the CPU")),
+            1 => None,
+            gpus => {
+                let others = if layers < count { ", the others on the CPU" } else { "" };
+                Some(format!("{layers} of {count} layers run on {gpus} GPUs, one after another{others}"))
+            }
+        };
         Ok((placing, plan))
+    }
+
+    /// How many layers of the last `layers` each device takes: the first has the last layers, as many as fit, the next those before,
+    /// and so on.
+    fn spread(&self, devices: &[Device], layers: usize, context: usize) -> Result<Vec<usize>> {
+        let mut spread: Vec<(&Device, usize)> = Vec::new();
+        let mut left = layers;
+        for device in devices {
+            let mut fits = |layers: usize| {
+                spread.push((device, layers));
+                let plan = self.with(&spread, context);
+                spread.pop();
+                plan.map(|plan| plan.parts.iter().find(|part| self.is_on(part, device)).is_none_or(PlannedPart::fits))
+            };
+            let mut fitting = 0;
+            if fits(left)? {
+                fitting = left;
+            }
+            while fitting + 1 < left && fits(fitting + 1)? {
+                fitting += 1;
+            }
+            spread.push((device, fitting));
+            left -= fitting;
+        }
+        Ok(spread.into_iter().map(|(_, layers)| layers).collect())
+    }
+
+    fn is_on(&self, part: &PlannedPart, device: &Device) -> bool {
+        part.place == self.places()[device.place].name
     }
 
     /// The GPUs or the CPU placements, fastest first; of equally fast ones the last comes first, as in other decisions.
@@ -239,10 +289,10 @@ impl<'m> Planner<'m, '_> {
         apart.into_iter().map(of).fold(0, u64::saturating_add).saturating_mul(layers as u64)
     }
 
-    /// The plan with this many layers on a GPU. Each layer is assumed to take an equal share of the total time.
-    fn with(&self, device: Option<&Device>, layers: usize) -> Result<MemoryPlan> {
+    /// The plan with this many layers on each of some GPUs, the last layers on the first, for contexts of this many tokens. Each layer
+    /// is assumed to take an equal share of the total time.
+    fn with(&self, on: &[(&Device, usize)], context: usize) -> Result<MemoryPlan> {
         let (count, weights) = (self.layers.len(), &self.model.weights);
-        let split = count - layers;
         let part = |place: usize, range: Range<usize>, memory: DeviceMemory, scratch: u64, capacity: Option<u64>| {
             let of_layers = bytes(memory, self.layers[range.clone()].iter().flatten().copied());
             let ends = match (range.start == 0, range.end == count) {
@@ -254,7 +304,7 @@ impl<'m> Planner<'m, '_> {
             PlannedPart {
                 place: self.places()[place].name.clone(),
                 weights: of_layers.saturating_add(ends),
-                cache: self.cache(memory, range.len(), self.asked.context),
+                cache: self.cache(memory, range.len(), context),
                 seconds: self.seconds[place] * range.len() as f64 / count as f64,
                 layers: range,
                 scratch,
@@ -262,7 +312,13 @@ impl<'m> Planner<'m, '_> {
             }
         };
         let mut parts = Vec::new();
-        if layers < count {
+        let mut end = count;
+        for &(device, layers) in on.iter().filter(|&&(_, layers)| layers > 0) {
+            let range = end - layers..end;
+            end = range.start;
+            parts.push(part(device.place, range, device.memory, device.scratch, device.capacity));
+        }
+        if end > 0 {
             let scratch = match self.host_scratch.get() {
                 Some(&known) => known,
                 None => *self.host_scratch.get_or_init({
@@ -270,35 +326,40 @@ impl<'m> Planner<'m, '_> {
                     move || scratch
                 }),
             };
-            parts.push(part(self.cpu, 0..split, DeviceMemory::default(), scratch, None));
+            parts.push(part(self.cpu, 0..end, DeviceMemory::default(), scratch, None));
         }
-        if let Some(device) = device.filter(|_| layers > 0) {
-            parts.push(part(device.place, split..count, device.memory, device.scratch, device.capacity));
-        }
+        parts.reverse();
         let seconds = parts.iter().map(|part| part.seconds).sum();
-        Ok(MemoryPlan { context: self.asked.context, parts, seconds, notice: None })
+        Ok(MemoryPlan { context, parts, seconds, notice: None })
     }
 
-    /// The error for a plan with more layers than fit, including the context that would fit.
-    fn out_of_memory(&self, device: &Device, layers: usize) -> Result<Error> {
-        let plan = self.with(Some(device), layers)?;
-        let weights = plan.parts.last().map_or(0, |part| part.weights);
+    /// The error for more layers than fit these devices, with the context that would fit.
+    fn out_of_memory(&self, devices: &[Device], layers: usize) -> Result<Error> {
+        // What the others have no room for is shown on the last.
+        let mut spread = self.spread(devices, layers, self.asked.context)?;
+        let placed: usize = spread.iter().sum();
+        if let Some(last) = spread.last_mut() {
+            *last += layers - placed;
+        }
+        let on: Vec<(&Device, usize)> = devices.iter().zip(spread).collect();
+        let plan = self.with(&on, self.asked.context)?;
         let (mut largest, mut beyond) = (None, self.asked.context);
         // Graphs of fewer tokens need less scratch memory, and shorter contexts do not use the larger graphs.
         for fewest in Parts::GPU.fewest().rev() {
             if fewest >= beyond {
                 continue;
             }
-            let fixed = weights.saturating_add(self.scratch_on_gpu(device.place, fewest)?);
+            let smaller =
+                |device: &Device| Ok(Device { scratch: self.scratch_on_gpu(device.place, fewest)?, ..*device });
+            let devices = devices.iter().map(smaller).collect::<Result<Vec<_>>>()?;
             let fits = |context: usize| {
-                let all = fixed.saturating_add(self.cache(device.memory, layers, context));
-                device.capacity.is_none_or(|capacity| all <= capacity)
+                Ok::<_, Error>(self.spread(&devices, layers, context)?.iter().sum::<usize>() == layers)
             };
-            if fits(fewest) {
+            if fits(fewest)? {
                 let mut fitting = fewest;
                 while beyond - fitting > 1 {
                     let middle = fitting + (beyond - fitting) / 2;
-                    *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
+                    *(if fits(middle)? { &mut fitting } else { &mut beyond }) = middle;
                 }
                 largest = Some(fitting);
                 break;

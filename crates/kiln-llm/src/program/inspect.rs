@@ -84,7 +84,7 @@ fn describe_memory(input: Input, options: &Inspect, problems: &mut Vec<String>, 
             return Ok(());
         }
     };
-    outline.place_layers(placement.layers.unwrap_or_default());
+    outline.place_layers(placement.layers());
     let planned = plan(&outline, session)?;
     print_indented(&planned.as_ref().map_or_else(ToString::to_string, ToString::to_string), out)?;
     if let Some(limit) = placement.device_memory() {
@@ -116,10 +116,12 @@ fn describe_fitting(
     };
     let count = plan.parts.iter().map(|part| part.layers.len()).sum::<usize>();
     // Only parts on GPUs have a capacity.
-    let on_gpu = plan.parts.iter().find(|part| part.capacity.is_some());
-    match on_gpu {
-        Some(part) => writeln!(out, "  {} of {count} layers fit {limit} on {}", part.layers.len(), part.place)?,
-        None => writeln!(out, "  0 of {count} layers fit {limit}")?,
+    let on_gpus: Vec<_> = plan.parts.iter().filter(|part| part.capacity.is_some()).collect();
+    for part in &on_gpus {
+        writeln!(out, "  {} of {count} layers fit {limit} on {}", part.layers.len(), part.place)?;
+    }
+    if on_gpus.is_empty() {
+        writeln!(out, "  0 of {count} layers fit {limit}")?;
     }
     if printed.is_none_or(|printed| printed.parts != plan.parts) {
         writeln!(out, "  with --layers fit:")?;

@@ -286,7 +286,7 @@ pub(crate) struct PlacementOptions {
     /// as many as fit its memory [default: all; without --device the number that is predicted to be fastest among those
     /// that fit]
     #[arg(long, value_name = "N|fit", value_parser = layers)]
-    pub(crate) layers: Option<DeviceLayers>,
+    layers: Option<DeviceLayers>,
     #[command(flatten)]
     device: DeviceOption,
 }
@@ -298,10 +298,15 @@ pub(crate) struct DeviceOption {
     /// [default: where it is predicted to be fastest; GPUs are known after the machine was calibrated]
     #[arg(long)]
     device: Option<String>,
-    /// Divide the model over these devices of CUDA, by their numbers: `0,1` (needs the feature cuda)
+    /// Run the model on these devices of CUDA, by their numbers: `0,1` (needs the feature cuda)
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "N,N", value_delimiter = ',', conflicts_with = "device")]
     devices: Vec<u32>,
+    /// How several devices share the model: `tensors` divides every layer over all of them, `layers` gives the fastest as many
+    /// layers as fit, and the others those before
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "BY", default_value = "tensors", requires = "devices")]
+    split: Split,
     /// Bytes of GPU memory for a model with its keys and values, such as 8G or 512Mi [default: what the driver reports
     /// as free, if it does]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -311,6 +316,16 @@ pub(crate) struct DeviceOption {
     /// int8 those on x86-64
     #[arg(long, default_value_t)]
     precision: Precision,
+}
+
+/// How several devices share a model.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Split {
+    /// Each has a part of every layer.
+    Tensors,
+    /// Each has whole layers.
+    Layers,
 }
 
 /// Parses a number of bytes with a unit of powers of 1000 (k, M, G, T) or of 1024 (Ki, Mi, Gi, Ti).
@@ -366,7 +381,7 @@ impl ExecutionOptions {
     /// The model of a command, with its layers placed as the options say.
     pub(crate) fn model<'e>(&self, input: Input, engine: &'e Engine) -> Result<Model<'e>> {
         let mut model = input.model(engine)?;
-        model.place_layers(self.placement.layers.unwrap_or_default());
+        model.place_layers(self.placement.layers());
         Ok(model)
     }
 
@@ -398,6 +413,13 @@ impl PlacementOptions {
         self.device.engine()
     }
 
+    /// Which layers run on GPUs.
+    pub(crate) fn layers(&self) -> DeviceLayers {
+        // Devices that are named are used.
+        let unless_given = if self.device.has_whole_layers() { DeviceLayers::Fitting } else { DeviceLayers::default() };
+        self.layers.unwrap_or(unless_given)
+    }
+
     /// The bytes of GPU memory that a model may take, if the user gives them.
     pub(crate) fn device_memory(&self) -> Option<u64> {
         self.device.device_memory
@@ -405,6 +427,14 @@ impl PlacementOptions {
 }
 
 impl DeviceOption {
+    /// Whether several devices have whole layers.
+    fn has_whole_layers(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.split == Split::Layers;
+        #[cfg(not(feature = "cuda"))]
+        return false;
+    }
+
     /// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a placement; without one, where
     /// it is predicted to be fastest.
     pub(crate) fn engine(&self) -> Result<Engine> {
@@ -422,6 +452,13 @@ impl DeviceOption {
         };
         #[cfg(feature = "cuda")]
         if !self.devices.is_empty() {
+            if self.has_whole_layers() {
+                return Ok(self
+                    .devices
+                    .iter()
+                    .fold(builder(), |builder, &device| builder.cuda_device(device))
+                    .build()?);
+            }
             return Ok(first_of(|| builder().cuda_group(&self.devices), Backend::Cuda)?);
         }
         Ok(match self.device.as_deref() {

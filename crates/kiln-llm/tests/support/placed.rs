@@ -2,7 +2,8 @@
 
 use kiln::{Backend, Budget, DType, Engine, EngineBuilder, Memory, Profile};
 use kiln_llm::{
-    DeviceLayers, Error, MemoryPlan, Model, Sampler, SequenceOptions, SequencesOptions, Session, SessionOptions,
+    DeviceLayers, Error, MemoryPlan, Model, PlannedPart, Sampler, SequenceOptions, SequencesOptions, Session,
+    SessionOptions,
 };
 
 use super::random_model::{GEMMA2, GPT_OSS, Kind, LLAMA, RandomModel, VOCABULARY};
@@ -106,6 +107,58 @@ pub(crate) fn layers_give_the_same_wherever_they_are(settings: impl Fn() -> Engi
     let model = load(&host, LLAMA, DeviceLayers::Fitting);
     assert!(matches!(model.session(options()), Err(Error::Model { .. })), "there is no GPU");
     several(&engine, &host);
+}
+
+/// That layers which do not fit one GPU follow one another on two, with the rest on the CPU; `settings` ask for two GPUs.
+pub(crate) fn layers_follow_one_another_on_gpus(settings: impl Fn() -> EngineBuilder) {
+    let unlimited = settings().build().unwrap();
+    let gpus = unlimited.places().iter().filter(|place| matches!(place.backend, Backend::Gpu | Backend::Cuda));
+    let gpus: Vec<String> = gpus.map(|place| place.name.clone()).collect();
+    assert_eq!(gpus.len(), 2, "{gpus:?}");
+    let host = Engine::builder().without_profile().build().unwrap();
+    let expected = given(&mut load(&host, GEMMA2, DeviceLayers::Predicted).session(options()).unwrap());
+    let bytes = |layers: usize| {
+        let plan = load(&unlimited, GEMMA2, DeviceLayers::Last(layers)).memory_plan(options()).unwrap();
+        plan.parts.last().unwrap().bytes()
+    };
+    // The memory of each, and the layers on the CPU, on one GPU and on the other.
+    for (device_bytes, layers, asked) in
+        [(bytes(4) - 1, [0, 1, 3], DeviceLayers::Fitting), (bytes(1), [2, 1, 1], DeviceLayers::Last(2))]
+    {
+        let engine = settings().budget(Budget { device_bytes, ..Budget::default() }).build().unwrap();
+        let model = load(&engine, GEMMA2, asked);
+        let mut session = model.session(options()).unwrap();
+        let plan = session.memory_plan().unwrap().clone();
+        let counts: Vec<usize> = plan.parts.iter().map(|part| part.layers.len()).collect();
+        assert_eq!(counts, layers[usize::from(layers[0] == 0)..], "{plan}");
+        assert!(plan.parts.iter().all(|part| gpus.contains(&part.place) == part.capacity.is_some()), "{plan}");
+        assert!(plan.parts.iter().all(PlannedPart::fits) && plan.notice.is_some(), "{plan}");
+        let explained = session.explain().unwrap();
+        let places: Vec<&str> = explained.segments.iter().map(|segment| &*segment.place).collect();
+        assert_eq!(
+            places[places.len() - 2..],
+            plan.parts[plan.parts.len() - 2..].iter().map(|part| &*part.place).collect::<Vec<_>>(),
+            "what passes crosses once at each border: {explained}"
+        );
+        assert_eq!(places.len(), plan.parts.len(), "{explained}");
+        let found = given(&mut session);
+        assert_eq!(found.0, expected.0, "{plan}");
+        close(&found.1, &expected.1, "layers on two GPUs");
+        if layers[0] > 0 {
+            let more = load(&engine, GEMMA2, DeviceLayers::Last(3));
+            let Err(Error::OutOfMemory { plan, .. }) = more.session(options()) else { panic!("{device_bytes} bytes") };
+            assert_eq!(plan.parts.len(), 3, "{plan}");
+        }
+    }
+    // What a device takes alone stays on one of them; a device that is forced does not share.
+    let model = load(&unlimited, GEMMA2, DeviceLayers::Fitting);
+    assert_eq!(layers_of(&model.memory_plan(options()).unwrap()).len(), 1);
+    let budget = Budget { device_bytes: bytes(4) - 1, ..Budget::default() };
+    let engine = settings().budget(budget).force(gpus[0].clone()).build().unwrap();
+    let model = load(&engine, GEMMA2, DeviceLayers::Predicted);
+    let Err(Error::OutOfMemory { plan, largest: Some(largest) }) = model.session(options()) else { panic!("it fits") };
+    assert_eq!((plan.parts.len(), &plan.parts[0].place), (1, &gpus[0]), "{plan}");
+    assert!(largest < ROOM);
 }
 
 /// That several sequences get the same.
