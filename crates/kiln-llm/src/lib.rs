@@ -16,7 +16,7 @@
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, granite, smollm3, olmo2, gpt-oss |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `architecture/feed_forward` | gated networks and mixtures of experts |
-//! | `architecture/cached`, `rows`, `outcome` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens |
+//! | `architecture/cached`, `rows`, `outcome`, `drawing` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens; a token drawn on the device |
 //! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
