@@ -393,7 +393,13 @@ impl Profile {
             Some(machine) if *machine != self.machine => {
                 Err(ProfileProblem::Foreign { expected: machine.clone().into(), found: self.machine.into() })
             }
-            _ => self.checked(),
+            _ => match self.places.iter().find(|place| place.name.contains(char::is_control)) {
+                Some(place) => {
+                    let name = printable(&place.name);
+                    Err(ProfileProblem::Corrupt(format!("the name of a place, {name}, has control characters")))
+                }
+                None => self.checked(),
+            },
         }
     }
 

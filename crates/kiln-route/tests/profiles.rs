@@ -270,6 +270,9 @@ fn numbers_that_make_no_sense_are_corrupt() {
         ("\"memory\":0", "\"memory\":-1"),
         ("\"links\":[]", "\"links\":[{}]"),
         ("\"name\":\"avx2 x2\"", "\"name\":\"scalar x1\""),
+        // It would be part of explanations, which a terminal shows.
+        ("\"name\":\"avx2 x2\"", "\"name\":\"avx2\\u0000 x2\""),
+        ("\"name\":\"avx2 x2\"", "\"name\":\"\\u001b[2J x2\""),
         ("\"threads\":1", "\"threads\":1e300"),
         ("\"threads\":1", "\"threads\":18446744073709551616"),
         ("\"op\":\"sum\"", "\"op\":\"add\""),

@@ -1,7 +1,7 @@
 //! Building the page.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::{execute, folder};
 use crate::Result;
@@ -81,7 +81,7 @@ fn without_webgpu(root: &Path) -> PathBuf {
     root.join("target/kiln/web").join(WITHOUT_WEBGPU.name)
 }
 
-/// Builds one module with its bindings into a folder, optimised where wasm-opt is there.
+/// Builds one module with its bindings into a folder.
 fn module(root: &Path, build: &Build, out: &Path) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).env_remove("RUSTFLAGS").env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", build.flags);
@@ -94,28 +94,8 @@ fn module(root: &Path, build: &Build, out: &Path) -> Result<()> {
     let mut bindgen = Command::new("wasm-bindgen");
     bindgen.args(["--target", "web", "--remove-name-section", "--remove-producers-section", "--out-dir"]);
     execute(bindgen.arg(out).arg(built)).map_err(|error| {
-        format!("{error}; `cargo install wasm-bindgen-cli --version V`, with the V of wasm-bindgen in Cargo.lock, installs it")
-    })?;
-    optimise(out)
-}
-
-/// Has wasm-opt optimise a module where it is there.
-fn optimise(out: &Path) -> Result<()> {
-    let there = Command::new("wasm-opt").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !there.is_ok_and(|status| status.success()) {
-        return Ok(());
-    }
-    let (wasm, optimised) = (out.join("kiln_web_bg.wasm"), out.join("optimised.wasm"));
-    let mut optimiser = Command::new("wasm-opt");
-    optimiser.args(["-O3", "--enable-simd", "--enable-relaxed-simd", "--enable-bulk-memory", "--enable-sign-ext"]);
-    optimiser.args(["--enable-mutable-globals", "--enable-nontrapping-float-to-int", "--enable-reference-types"]);
-    optimiser.arg("--enable-multivalue");
-    if let Err(error) = execute(optimiser.arg(&wasm).arg("-o").arg(&optimised)) {
-        // An older one does not know all instructions.
-        println!("{error}: the module stays as it is");
-        return Ok(());
-    }
-    Ok(std::fs::rename(optimised, wasm)?)
+        format!("{error}; `cargo install wasm-bindgen-cli --version V`, with the V of wasm-bindgen in Cargo.lock, installs it").into()
+    })
 }
 
 /// Tells how large the modules are, and fails where one is too large.

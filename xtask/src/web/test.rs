@@ -7,7 +7,7 @@ use super::{execute, folder, serve};
 use crate::Result;
 
 /// What drives Chromium, what drives Firefox as its makers ship it, and what checks the types.
-const PACKAGES: [&str; 3] = ["playwright-core@1.65.1", "puppeteer-core@25.16.0", "typescript@5.9.3"];
+const PACKAGES: [&str; 3] = ["playwright-core@1.65.1", "puppeteer-core@24.43.1", "typescript@5.9.3"];
 
 /// Mesa's driver of Vulkan in software, which Firefox takes.
 pub(crate) const VULKAN: &str = "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json";
