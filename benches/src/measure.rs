@@ -25,8 +25,10 @@ const WARM: f64 = 10e-3;
 /// A probe that in either half is below this share of the usual rate shows that the core was shared: a program on the other hyper-thread
 /// takes a quarter to a half of it. The clock of an idle server with 16 cores moved by 10 % to either side within seconds.
 const GOOD: f64 = 0.85;
-/// The longest wait for a core in a valid sample.
+/// The longest wait for a core in a valid sample, in nanoseconds.
 const WAITED: u64 = 5_000;
+/// The same as a share of the sample, which counts for samples of more than a millisecond: the system takes every core now and then.
+const WAITED_SHARE: f64 = 0.005;
 /// Clean samples that make a figure certain.
 pub const ENOUGH: usize = 8;
 /// Clean samples that suffice where there was no time for more, if at least three of four samples are clean.
@@ -60,6 +62,20 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// The timing of samples, each its seconds and whether it is clean.
+    pub fn of(samples: &[(f64, bool)]) -> Self {
+        let mut clean: Vec<f64> = samples.iter().filter(|s| s.1).map(|s| s.0).collect();
+        clean.sort_by(f64::total_cmp);
+        let mut all: Vec<f64> = samples.iter().map(|s| s.0).collect();
+        all.sort_by(f64::total_cmp);
+        let mut timing = Self { seconds: 0.0, clean: clean.len(), taken: all.len() };
+        timing.seconds = match timing.is_certain() {
+            true => clean[clean.len() / 2],
+            false => all.get(all.len() / 10).copied().unwrap_or(f64::NAN),
+        };
+        timing
+    }
+
     /// Whether enough samples were clean.
     pub fn is_certain(&self) -> bool {
         self.clean >= ENOUGH || self.clean >= FEW && 4 * self.clean >= 3 * self.taken
@@ -201,7 +217,7 @@ impl Sampler {
         let start = Instant::now();
         run();
         let seconds = start.elapsed().as_secs_f64();
-        let undisturbed = self.waited() - waited < WAITED;
+        let undisturbed = self.waited() - waited < longest_wait(seconds);
         let after = self.probe();
         (seconds, undisturbed && before.map(after, f64::min).undisturbed(self.usual()))
     }
@@ -258,7 +274,7 @@ impl Sampler {
                 samples[i].push((seconds / repeats[i] as f64, clean));
             }
         }
-        samples.iter().map(|s| summary(s)).collect()
+        samples.iter().map(|s| Timing::of(s)).collect()
     }
 
     /// Times one thing alone.
@@ -266,6 +282,11 @@ impl Sampler {
         let alone: Run<'_, ()> = Box::new(move |_: &mut ()| run());
         self.compare(&mut (), &mut [alone], effort)[0]
     }
+}
+
+/// Nanoseconds of waiting for a core at which a sample is no longer valid.
+fn longest_wait(seconds: f64) -> u64 {
+    WAITED.max((seconds * 1e9 * WAITED_SHARE) as u64)
 }
 
 /// A random order (Fisher and Yates, with the generator xorshift64), the same in every run of the program.
@@ -278,19 +299,6 @@ fn shuffle(order: &mut [usize], state: &mut u64) {
     }
 }
 
-fn summary(samples: &[(f64, bool)]) -> Timing {
-    let mut clean: Vec<f64> = samples.iter().filter(|s| s.1).map(|s| s.0).collect();
-    clean.sort_by(f64::total_cmp);
-    let mut all: Vec<f64> = samples.iter().map(|s| s.0).collect();
-    all.sort_by(f64::total_cmp);
-    let mut timing = Timing { seconds: 0.0, clean: clean.len(), taken: all.len() };
-    timing.seconds = match timing.is_certain() {
-        true => clean[clean.len() / 2],
-        false => all.get(all.len() / 10).copied().unwrap_or(f64::NAN),
-    };
-    timing
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,14 +307,20 @@ mod tests {
     fn the_summary_trusts_clean_samples_only_when_there_are_enough() {
         let mut samples = vec![(9.0, false); 20];
         samples.extend([(1.0, true), (2.0, true), (3.0, true)]);
-        assert_eq!(summary(&samples), Timing { seconds: 3.0, clean: 3, taken: 23 });
-        assert!(!summary(&samples).is_certain());
+        assert_eq!(Timing::of(&samples), Timing { seconds: 3.0, clean: 3, taken: 23 });
+        assert!(!Timing::of(&samples).is_certain());
         samples.extend([(4.0, true); 8]);
-        assert_eq!(summary(&samples), Timing { seconds: 4.0, clean: 11, taken: 31 });
+        assert_eq!(Timing::of(&samples), Timing { seconds: 4.0, clean: 11, taken: 31 });
         // Long work has few samples.
         let few = [(1.0, true), (2.0, true), (0.5, false), (3.0, true)];
-        assert_eq!(summary(&few), Timing { seconds: 2.0, clean: 3, taken: 4 });
-        assert!(summary(&few).is_certain() && !summary(&few[..3]).is_certain());
+        assert_eq!(Timing::of(&few), Timing { seconds: 2.0, clean: 3, taken: 4 });
+        assert!(Timing::of(&few).is_certain() && !Timing::of(&few[..3]).is_certain());
+    }
+
+    #[test]
+    fn long_samples_may_wait_for_a_share_of_their_time() {
+        assert_eq!([0.0, SAMPLE, 1e-3].map(longest_wait), [WAITED; 3]);
+        assert_eq!(longest_wait(2.0), 10_000_000);
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! | `text_parts` | the numbers of tokens that graphs compute at once |
 //! | `stream` | [`GenerationStream`]: the same as an asynchronous stream |
 //! | `sequences`, `sequence_id` | [`Sequences`]: several sequences of tokens, one token of each a step |
+//! | `throughput` | the tests of `kiln-llm bench`: [`Session::time_prompt`], [`Session::time_decode`], [`Sequences::time`] |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
 //! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |
@@ -79,6 +80,8 @@ mod sequences;
 mod session;
 mod stream;
 mod text_parts;
+#[cfg(not(target_arch = "wasm32"))]
+mod throughput;
 mod tokenizer;
 mod unicode;
 mod weights;
@@ -108,4 +111,6 @@ pub use sequence_id::SequenceId;
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use stream::GenerationStream;
+#[cfg(not(target_arch = "wasm32"))]
+pub use throughput::{BatchTime, TokenWork};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

@@ -97,7 +97,7 @@ pub struct Made {
 /// ```
 #[derive(Debug)]
 pub struct Sequences<'m> {
-    model: &'m Model<'m>,
+    pub(crate) model: &'m Model<'m>,
     layout: Layout,
     placing: Placing,
     /// Keys and values of each layer, `[slots * kv_heads * context, size]`.

@@ -41,7 +41,7 @@ struct LastPart {
 /// A sequence of tokens of a model, with the keys and values that it keeps of them.
 #[derive(Debug)]
 pub struct Session<'m> {
-    model: &'m Model<'m>,
+    pub(crate) model: &'m Model<'m>,
     context: usize,
     /// Where the layers run, and the memory plan; without GPUs there is no plan.
     placing: Placing,

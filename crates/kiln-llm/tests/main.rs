@@ -16,4 +16,5 @@ mod program;
 mod quantize;
 mod stream;
 mod support;
+mod throughput;
 mod tokenizers;

@@ -70,18 +70,20 @@ impl FeedForward {
         Ok(Self::Gated(Box::new(Gated { gate: gate?, up: up?, down })))
     }
 
-    /// Its tensors.
-    pub(super) fn tensors(&self) -> Vec<&Tensor> {
+    /// Its tensors, each with the share of its elements that one token is computed with.
+    pub(super) fn shares(&self) -> Vec<(&Tensor, f64)> {
         match self {
             Self::Gated(gated) => {
                 let Gated { gate, up, down } = &**gated;
-                [gate, up, down].into_iter().flat_map(Projection::tensors).collect()
+                [gate, up, down].into_iter().flat_map(Projection::tensors).map(|tensor| (tensor, 1.0)).collect()
             }
             Self::Mixture(mixture) => {
-                let Mixture { router, gate, up, down, of: _, is_divided: _ } = &**mixture;
+                let Mixture { router, gate, up, down, of, is_divided: _ } = &**mixture;
                 let experts =
                     [gate, up, down].into_iter().flat_map(|Matrices { weight, bias }| [Some(weight), bias.as_ref()]);
-                router.tensors().chain(experts.flatten()).collect()
+                let share = of.used as f64 / of.count as f64;
+                let experts = experts.flatten().map(|tensor| (tensor, share));
+                router.tensors().map(|tensor| (tensor, 1.0)).chain(experts).collect()
             }
         }
     }

@@ -113,16 +113,34 @@ impl Weights {
     pub(crate) fn all(&self) -> Vec<&Tensor> {
         self.layers.iter().flat_map(Layer::tensors).chain(self.ends()).collect()
     }
+
+    /// What one token is computed with.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn token_work(&self) -> crate::TokenWork {
+        let layers = || self.layers.iter().flat_map(Layer::shares);
+        let all = layers().chain(self.head().map(|tensor| (tensor, 1.0)));
+        let matrices = layers().filter(|(tensor, _)| tensor.shape().rank() > 1);
+        crate::TokenWork {
+            bytes: all.map(|(tensor, share)| tensor.ty().bytes() as f64 * share).sum::<f64>() as u64,
+            flops: matrices.map(|(tensor, share)| 2.0 * tensor.shape().numel() as f64 * share).sum::<f64>() as u64,
+        }
+    }
 }
 
 impl Layer {
     /// Its tensors, except those of adapters.
     fn tensors(&self) -> Vec<&Tensor> {
+        self.shares().into_iter().map(|(tensor, _)| tensor).collect()
+    }
+
+    /// The same, each with the share of its elements that one token is computed with.
+    fn shares(&self) -> Vec<(&Tensor, f64)> {
         let Self { attention_norm, attention_post_norm, q, k, v, q_norm, k_norm, .. } = self;
         let Self { output, sinks, ffn_norm, ffn_post_norm, ffn, .. } = self;
         let vectors = [attention_norm, attention_post_norm, q_norm, k_norm, sinks, ffn_norm, ffn_post_norm];
         let projections = [q, k, v, output].into_iter().flat_map(Projection::tensors);
-        vectors.into_iter().flatten().chain(projections).chain(ffn.tensors()).collect()
+        let whole = vectors.into_iter().flatten().chain(projections).map(|tensor| (tensor, 1.0));
+        whole.chain(ffn.shares()).collect()
     }
 
     /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that applies to every

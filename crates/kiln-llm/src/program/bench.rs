@@ -2,9 +2,8 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::time::Instant;
 
-use kiln_llm::{Model, Sampler, SequenceOptions, SequencesOptions};
+use kiln_llm::{Model, SequencesOptions};
 use serde::Serialize;
 
 use crate::Result;
@@ -76,15 +75,9 @@ pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result
     }
 }
 
-/// Distinct tokens that cycle through the vocabulary; each text begins with its own token.
-pub(crate) fn any(model: &Model<'_>, text: usize, count: usize) -> Vec<u32> {
-    (0..count).map(|i| ((text * 31 + i * 7919) % model.vocabulary()) as u32).collect()
-}
-
 fn single(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<()> {
     let context = options.depth + options.prompt.max(options.tokens) + 1;
     let mut session = options.execution.session(model, Some(context))?;
-    let before = any(model, 0, options.depth);
     let mut all = Vec::new();
     if !options.json {
         writeln!(out, "{:<8} {:>8} {:>8} {:>14}", "test", "tokens", "depth", "tokens/s")?;
@@ -95,25 +88,12 @@ fn single(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<()
         }
         let mut rates = Vec::with_capacity(options.repetitions.get());
         for repetition in 0..=options.repetitions.get() {
-            session.truncate(0);
-            session.push(&before)?;
-            if !before.is_empty() {
-                session.logits()?;
-            }
-            let started = Instant::now();
-            if test == "prompt" {
-                session.push(&any(model, 0, tokens))?;
-                session.sample(&Sampler::greedy())?;
-            } else {
-                session.push(&any(model, 0, 1))?;
-                // As a text is generated, but not ended by any token.
-                for _ in 1..tokens {
-                    session.sample_and_begin(&Sampler::greedy())?;
-                }
-                session.sample(&Sampler::greedy())?;
-            }
+            let time = match test {
+                "prompt" => session.time_prompt(options.depth, tokens)?,
+                _ => session.time_decode(options.depth, tokens)?,
+            };
             if repetition > 0 {
-                rates.push(tokens as f64 / started.elapsed().as_secs_f64());
+                rates.push(tokens as f64 / time.as_secs_f64());
             }
         }
         let measured = Single { test, tokens, depth: options.depth, tokens_per_second: Rate::of(&rates) };
@@ -143,22 +123,12 @@ fn batched(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<(
         tell(sequences.memory_plan());
         let mut rates = [const { Vec::new() }; 3];
         for repetition in 0..=options.repetitions.get() {
-            let started = Instant::now();
-            for sequence in 0..batch {
-                let options = SequenceOptions { sampler: Sampler::greedy(), most: tokens, ignore_end: true };
-                // Prompts differ from their first token on, also between repetitions, so that no computed prefix is
-                // reused.
-                sequences.add(&any(model, repetition * batch + sequence + 1, prompt), options)?;
-            }
-            let read = started.elapsed().as_secs_f64();
-            while !sequences.is_empty() {
-                sequences.step()?;
-            }
-            let both = started.elapsed().as_secs_f64();
+            let time = sequences.time(batch, prompt, tokens, repetition)?;
             if repetition > 0 {
                 let counts = [batch * prompt, batch * tokens, batch * (prompt + tokens)];
-                for ((rates, count), seconds) in rates.iter_mut().zip(counts).zip([read, both - read, both]) {
-                    rates.push(count as f64 / seconds);
+                let times = [time.prompts, time.decode, time.prompts + time.decode];
+                for ((rates, count), time) in rates.iter_mut().zip(counts).zip(times) {
+                    rates.push(count as f64 / time.as_secs_f64());
                 }
             }
         }

@@ -7,7 +7,6 @@ use kiln::KernelProfile;
 use kiln_llm::{Model, Sampler, SequenceOptions, SequencesOptions};
 
 use crate::Result;
-use crate::program::bench::any;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
@@ -49,11 +48,11 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
         // The first run compiles and allocates, and is not counted.
         for _ in 0..2 {
             session.truncate(0);
-            session.push(&any(&model, 0, options.depth))?;
+            session.push(&model.arbitrary_tokens(0, options.depth))?;
             if options.depth > 0 {
                 session.logits()?;
             }
-            session.push(&any(&model, 0, count))?;
+            session.push(&model.arbitrary_tokens(0, count))?;
             session.sample(&Sampler::greedy())?;
         }
         print(test, count, options.depth, &session.profile()?, out)?;
@@ -70,7 +69,7 @@ fn step(model: &Model<'_>, options: &Profile, batch: usize, out: &mut impl Write
     let mut sequences = model.sequences(SequencesOptions { most: batch, context, cache })?;
     for sequence in 0..batch {
         let options = SequenceOptions { sampler: Sampler::greedy(), most: STEPS + 1, ignore_end: true };
-        sequences.add(&any(model, sequence + 1, prompt), options)?;
+        sequences.add(&model.arbitrary_tokens(sequence + 1, prompt), options)?;
     }
     for _ in 0..STEPS {
         sequences.step()?;

@@ -161,8 +161,9 @@ fn patience(quick: bool) -> f64 {
     if quick { 0.02 } else { 0.4 }
 }
 
-/// Measures the operations that `wants` accepts.
-pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<(Vec<Limit>, Vec<Series>)> {
+/// Measures the operations that `wants` accepts. The third result has the limits of all threads, which need not be measured
+/// again.
+pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<(Vec<Limit>, Vec<Series>, Option<Limits>)> {
     let best = Simd::with_isa(Isa::best())?;
     let mut variants = Vec::new();
     for isa in Isa::available() {
@@ -191,7 +192,7 @@ pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<(Vec<Limi
     bar.set_message("limits");
     let limits = bench.machine_limits();
     bar.finish_and_clear();
-    Ok((limits, series))
+    Ok((limits, series, bench.limits.pop()))
 }
 
 /// The name of a variant for readers.

@@ -1,11 +1,12 @@
-//! `cargo xtask bench`: finds the instruction sets and devices of this machine, calibrates, verifies, measures, filters an image,
-//! evaluates the router, and reports the results.
+//! `cargo xtask bench`: finds the instruction sets and devices of this machine, calibrates, verifies, measures operations and language
+//! models, filters an image, evaluates the router, and reports the results.
 //!
 //! Each step is a module that returns plain data; [`report`] turns the data into a table, a page and a JSON file.
 
 mod find;
 mod gpus;
 mod measure;
+mod models;
 mod operations;
 mod picture;
 mod report;
@@ -28,6 +29,8 @@ Examples:
   cargo xtask bench --quick             a first look, under two minutes; open target/kiln/report.html
   cargo xtask bench --only matmul,exp   verify and measure these alone
   cargo xtask bench --picture cat.jpg   with your image in the report
+  cargo xtask bench --model chat.gguf --only 'language models'
+                                        tokens a second of your model on every device, and nothing else
 
   KILN_ADAPTER=llvmpipe cargo xtask bench    also measure a software driver as a GPU
 
@@ -47,12 +50,19 @@ pub(crate) struct Arguments {
     /// The folder for report.html and report.json.
     #[arg(long, value_name = "DIR", default_value = "target/kiln")]
     out: PathBuf,
-    /// Verify and measure only operations whose name contains one of these, without a calibration.
+    /// Verify and measure only operations whose name contains one of these, without a calibration; `language models`
+    /// measures those.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// The image to filter, PNG or JPEG, instead of the one in the repository.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+    /// A language model to measure, a GGUF file or a folder of safetensors; may be given several times. Without one,
+    /// models of the shape of SmolLM2-135M with random weights are written to DIR: in Q8_0 and F16, with --quick in Q8_0
+    /// alone. Each processes a prompt of 512 tokens and generates 128, then 64 for each of 4 and 16 sequences at once;
+    /// with --quick a prompt of 64 and 16 tokens of one sequence, and no test begins 4 seconds after the first.
+    #[arg(long, value_name = "FILE")]
+    model: Vec<PathBuf>,
     /// Also write the page of measurements: docs/measurements.md if no file is named.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/measurements.md")]
     write_docs: Option<PathBuf>,
@@ -86,6 +96,7 @@ struct Report {
     measurements: Vec<measure::Series>,
     /// None where no adapter is in use.
     gpus: Option<gpus::Gpus>,
+    language_models: Option<models::Models>,
     picture: Option<picture::Filtered>,
     routing: Option<routing::Routing>,
     /// Seconds that the run took.
@@ -100,6 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let all = names().into_iter().collect::<Vec<_>>().join("; ");
         return Err(format!("no operation is called {}; there are {all}", arguments.only.join(" or ")).into());
     }
+    models::check(&arguments.model)?;
     let peers = report::docs::read_peers(&arguments.peers)?;
     std::fs::create_dir_all(&arguments.out).map_err(|e| format!("--out {}: {e}", arguments.out.display()))?;
     let shown = picture::Source::open(arguments.picture.as_deref(), &arguments.out)?;
@@ -112,11 +124,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // stays out of the profile by which other programs decide.
     let named = find::adapters().into_iter().filter(|adapter| adapter.kind == kiln_wgpu::AdapterKind::Software);
     let choices: Vec<_> = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.label)).collect();
-    let builder = match choices.is_empty() {
-        true => Engine::builder(),
-        false => Engine::builder().profile_file(arguments.out.join("profile.json")),
+    let own_profile = (!choices.is_empty()).then(|| arguments.out.join("profile.json"));
+    let settings = || match &own_profile {
+        None => Engine::builder(),
+        Some(profile) => Engine::builder().profile_file(profile),
     };
-    let mut engine = choices.into_iter().fold(builder, kiln::EngineBuilder::adapter).build()?;
+    let mut engine = choices.into_iter().fold(settings(), kiln::EngineBuilder::adapter).build()?;
     let whole = arguments.only.is_empty();
 
     let mut calibration = None;
@@ -128,22 +141,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("without {absent}");
     }
 
-    report::table::heading("Verification against the f64 reference");
-    let accuracy = verify::run(arguments.quick, |name| arguments.wants(name));
-    report::table::accuracy(&accuracy);
-    if let Some(sample) = verify::sample(&accuracy) {
-        println!("  {sample}");
+    let (mut accuracy, mut limits, mut measurements) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut of_cpu, mut gpus) = (None, None);
+    if operation_names().iter().any(|name| arguments.wants(name)) {
+        report::table::heading("Verification against the f64 reference");
+        accuracy = verify::run(arguments.quick, |name| arguments.wants(name));
+        report::table::accuracy(&accuracy);
+        if let Some(sample) = verify::sample(&accuracy) {
+            println!("  {sample}");
+        }
+
+        report::table::heading("Measurement");
+        (limits, measurements, of_cpu) = measure::run(arguments.quick, |name| arguments.wants(name))?;
+        report::table::measurements(&limits, &measurements);
+
+        if !find::adapters().is_empty() || !find::cuda_devices().is_empty() {
+            report::table::heading("GPUs beside the CPU");
+            gpus = gpus::run(arguments.quick, |name| arguments.wants(name))?;
+            gpus.iter().for_each(report::table::gpus);
+        }
     }
 
-    report::table::heading("Measurement");
-    let (limits, measurements) = measure::run(arguments.quick, |name| arguments.wants(name))?;
-    report::table::measurements(&limits, &measurements);
-
-    let mut gpus = None;
-    if !find::adapters().is_empty() || !find::cuda_devices().is_empty() {
-        report::table::heading("GPUs beside the CPU");
-        gpus = gpus::run(arguments.quick, |name| arguments.wants(name))?;
-        gpus.iter().for_each(report::table::gpus);
+    let mut language_models = None;
+    if arguments.wants(models::NAME) || !arguments.model.is_empty() {
+        report::table::heading("Language models");
+        let measured = models::run(&arguments.model, arguments.quick, &arguments.out, of_cpu, &settings)?;
+        report::table::models(&measured);
+        language_models = Some(measured);
     }
 
     let (mut picture, mut routes) = (None, None);
@@ -166,6 +190,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         limits,
         measurements,
         gpus,
+        language_models,
         picture,
         routing: routes,
         seconds: start.elapsed().as_secs_f64(),
@@ -191,6 +216,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The names that `--only` is compared with.
 fn names() -> BTreeSet<&'static str> {
+    operation_names().into_iter().chain([models::NAME]).collect()
+}
+
+/// The names of all operations.
+fn operation_names() -> BTreeSet<&'static str> {
     let verified = kiln_ir::op::all_cases().iter().map(|case| case.op.name()).collect::<BTreeSet<_>>();
     verified.into_iter().chain(operations::ALL.iter().map(|measured| measured.name)).collect()
 }
@@ -201,9 +231,11 @@ fn command(arguments: &Arguments) -> String {
     let mut words = vec!["cargo xtask bench".to_owned()];
     words.extend(arguments.quick.then(|| "--quick".to_owned()));
     if !arguments.only.is_empty() {
-        words.push(format!("--only {}", arguments.only.join(",")));
+        let names = arguments.only.join(",");
+        words.push(if names.contains(' ') { format!("--only '{names}'") } else { format!("--only {names}") });
     }
     words.extend(arguments.picture.as_ref().map(|picture| format!("--picture {}", name(picture))));
+    words.extend(arguments.model.iter().map(|model| format!("--model {}", name(model))));
     words.extend(arguments.write_docs.as_ref().map(|_| "--write-docs".to_owned()));
     if !arguments.peers.is_empty() {
         words.push(format!("--peers {}", arguments.peers.iter().map(name).collect::<Vec<_>>().join(" ")));

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use super::super::Report;
 use super::super::gpus::Gpus;
 use super::super::measure::Series;
+use super::super::models::Models;
 use super::table::rate;
-use super::{date, digits, pays, size};
+use super::{date, digits, models as texts, pays, size};
 use crate::Result;
 
 /// One line of a bench's JSON.
@@ -85,6 +86,9 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     report.measurements.iter().try_for_each(|series| rows(&mut page, series))?;
     if let Some(gpus) = &report.gpus {
         write_gpus(&mut page, gpus)?;
+    }
+    if let Some(models) = &report.language_models {
+        write_models(&mut page, models)?;
     }
     if !peers.is_empty() {
         write_peers(&mut page, peers)?;
@@ -199,6 +203,42 @@ fn write_gpus(page: &mut String, gpus: &Gpus) -> Result<()> {
     Ok(())
 }
 
+/// The tokens a second of every model on every device.
+fn write_models(page: &mut String, models: &Models) -> Result<()> {
+    let left_out = texts::left_out(models).map_or(String::new(), |left_out| format!(" {left_out}"));
+    let text = wrapped(&format!("{} {}{left_out}", texts::about(models), texts::limits(models)));
+    write!(page, "\n## Language models\n\n{text}\n\n")?;
+    models.devices.iter().try_for_each(|device| writeln!(page, "- {}", texts::device(device)))?;
+    let columns = texts::columns(&models.tests);
+    writeln!(page, "\n| model | device | {} |\n|{}", columns.join(" | "), "---|".repeat(2 + columns.len()))?;
+    for row in texts::rows(models) {
+        writeln!(page, "| {} | {} | {} |", row.model, row.device, row.cells.join(" | "))?;
+    }
+    Ok(())
+}
+
+/// A text in lines of at most 140 characters.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), 0);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        match line {
+            0 => {}
+            _ if line + 1 + length > 140 => {
+                lines.push('\n');
+                line = 0;
+            }
+            _ => {
+                lines.push(' ');
+                line += 1;
+            }
+        }
+        lines += word;
+        line += length;
+    }
+    lines
+}
+
 /// The tables of the peers, one for each bench and number of threads.
 fn write_peers(page: &mut String, figures: &[Figure]) -> Result<()> {
     write!(
@@ -253,4 +293,28 @@ fn write_peers(page: &mut String, figures: &[Figure]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::texts::tests::recorded;
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_table_of_language_models_in_lines_that_are_not_too_long() {
+        let mut page = String::new();
+        write_models(&mut page, &recorded()).unwrap();
+        for line in [
+            "| model | device | prompt of 512 | of the limit | generation | of the limit | 4 sequences | 16 sequences |",
+            "| small | gpu 0 | 61234 | - | 912~ | 12 % | 3100 | 9000 |",
+            "- cpu: avx2 × 2, reads 20.5 GB/s, 190 GFLOP/s",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is missing in {page}");
+        }
+        let text = page.lines().find(|line| line.starts_with("Tokens")).unwrap();
+        assert!((100..=140).contains(&text.chars().count()), "{text}");
+        assert!(page.lines().all(|line| line.chars().count() <= 140), "{page}");
+        // No word is lost or joined to another.
+        assert!(page.replace('\n', " ").contains(&texts::limits(&recorded())), "{page}");
+    }
 }

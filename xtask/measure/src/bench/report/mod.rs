@@ -4,6 +4,7 @@ use super::gpus::Pays;
 
 pub(super) mod docs;
 pub(super) mod html;
+mod models;
 pub(super) mod plot;
 pub(super) mod table;
 

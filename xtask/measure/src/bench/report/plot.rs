@@ -9,6 +9,7 @@ use plotters::prelude::*;
 
 use super::super::gpus::{self, Pays};
 use super::super::measure::{Point, Series};
+use super::super::models::{Device, Rate, Rates, Tests};
 use crate::Result;
 
 const INK: RGBColor = RGBColor(1, 2, 3);
@@ -194,6 +195,89 @@ pub(super) fn predictions(dots: impl Iterator<Item = (f64, f64, String)>) -> Str
     svg + "</svg>"
 }
 
+/// The colour of a device in the plots of language models: the CPU is the first.
+pub(super) fn device(position: usize) -> RGBColor {
+    position.checked_sub(1).map_or(CPU, |position| adapter(position)[0])
+}
+
+/// The rates of one model: a line for each test and device, with a dot at the rate and a dash at its limit, on a
+/// logarithmic axis. Dots of disturbed figures are hollow.
+pub(super) fn models(tests: &Tests, rates: &Rates, devices: &[Device]) -> String {
+    /// The end of the names of tests, room for the figure to the left of the first dot, the end of the axis, the height of a
+    /// device's line, and the space between tests.
+    const LEFT: f64 = 130.0;
+    const ROOM: f64 = 75.0;
+    const RIGHT: f64 = 545.0;
+    const LANE: f64 = 24.0;
+    const GAP: f64 = 14.0;
+    let of_tests = |on: &super::super::models::OnDevice| -> Vec<Option<Rate>> {
+        [on.prompt, on.decode].into_iter().chain(on.several.iter().copied()).collect()
+    };
+    let on: Vec<Vec<Option<Rate>>> = rates.on.iter().map(of_tests).collect();
+    let all = || on.iter().flatten().flatten();
+    let values = || all().flat_map(|rate| [Some(rate.tokens_per_second), rate.limit]).flatten();
+    let low = values().fold(f64::INFINITY, f64::min);
+    let high = values().fold(0.0, f64::max) * 1.3;
+    if !(low > 0.0 && high.is_finite() && low < high) {
+        return String::new();
+    }
+    let x = |rate: f64| LEFT + ROOM + (rate / low).ln() / (high / low).ln() * (RIGHT - LEFT - ROOM);
+    let names = super::models::tests(tests);
+    let of_test = devices.len() as f64 * LANE + GAP;
+    let bottom = of_test * names.len() as f64;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {}\" style=\"max-width:640px\" role=\"img\" aria-label=\"tokens per second of {}\" font-size=\"16\" \
+         fill=\"currentColor\">",
+        bottom + 52.0,
+        rates.name.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;"),
+    );
+    for tick in ticks(low, high) {
+        svg += &format!(
+            "<path d=\"M{0:.1} 0V{bottom:.1}\" stroke=\"currentColor\" stroke-opacity=\".15\"/>\
+             <text x=\"{0:.1}\" y=\"{1:.1}\" text-anchor=\"middle\">{tick}</text>",
+            x(tick),
+            bottom + 20.0,
+        );
+    }
+    svg += &format!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">tokens per second</text>",
+        (LEFT + ROOM + RIGHT) / 2.0,
+        bottom + 44.0
+    );
+    for (test, name) in names.iter().enumerate() {
+        let top = test as f64 * of_test;
+        let middle = top + of_test / 2.0;
+        svg += &format!("<text x=\"{LEFT}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>", middle + 5.0);
+        if test > 0 {
+            svg += &format!("<path d=\"M0 {top:.1}H{RIGHT}\" stroke=\"currentColor\" stroke-opacity=\".15\"/>");
+        }
+        for (position, on) in on.iter().enumerate() {
+            let Some(rate) = on[test] else { continue };
+            let (colour, y) = (css(device(position)), top + GAP / 2.0 + LANE * (position as f64 + 0.5));
+            let at = x(rate.tokens_per_second);
+            if let Some(limit) = rate.limit {
+                svg += &format!(
+                    "<path d=\"M{at:.1} {y:.1}H{0:.1}\" stroke=\"{colour}\" stroke-dasharray=\"2 4\"/>\
+                     <path d=\"M{0:.1} {1:.1}V{2:.1}\" stroke=\"{colour}\" stroke-width=\"3\"/>",
+                    x(limit),
+                    y - 8.0,
+                    y + 8.0
+                );
+            }
+            let fill = if rate.certain { &colour } else { "none" };
+            svg += &format!(
+                "<circle cx=\"{at:.1}\" cy=\"{y:.1}\" r=\"5\" fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}{}</text>",
+                at - 11.0,
+                y + 5.5,
+                super::digits(rate.tokens_per_second),
+                if rate.certain { "" } else { "~" }
+            );
+        }
+    }
+    svg + "</svg>"
+}
+
 fn measured(points: &[Point], colour: RGBColor) -> Line {
     Line { points: points.iter().map(|p| (p.size as f64, p.rate)).collect(), style: Style::Measured(colour) }
 }
@@ -298,6 +382,26 @@ mod tests {
         let dashes = |svg: &str| svg.matches("<polyline").count() + svg.matches("<line").count();
         let (one, two) = (drawn(Pays::Never), drawn(Pays::From(40_000.0)));
         assert!(dashes(&two) > dashes(&one) + 10, "{} {}", dashes(&one), dashes(&two));
+    }
+
+    #[test]
+    fn dots_of_language_models_are_in_the_order_of_their_rates() {
+        let models = super::super::models::tests::recorded();
+        let svg = super::models(&models.tests, &models.models[0], &models.devices);
+        let along = |attribute: &str| -> Vec<f64> {
+            svg.split(attribute).skip(1).map(|rest| rest[..rest.find('"').unwrap()].parse().unwrap()).collect()
+        };
+        // Test by test: the CPU, then the GPU.
+        let dots = along("circle cx=\"");
+        let rates = [450.0, 61_234.0, 75.2, 912.0, 160.0, 3100.0, 321.5, 9000.0];
+        assert_eq!(dots.len(), rates.len());
+        for (a, rate) in dots.iter().zip(rates) {
+            assert!(dots.iter().zip(rates).all(|(b, other)| (rate < other) == (a < b)), "{dots:?}");
+        }
+        // Every figure has room between the names of the tests and the right end.
+        assert!(dots.iter().all(|x| (200.0..540.0).contains(x)), "{dots:?}");
+        let empty = Rates { on: Vec::new(), name: String::new(), bytes: 0, flops: 0 };
+        assert_eq!(super::models(&models.tests, &empty, &models.devices), "");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use xtask_verify::Row;
 use super::super::find::{Backend, Machine};
 use super::super::gpus::Gpus;
 use super::super::measure::{Limit, Point, Series};
-use super::{digits, pays, size};
+use super::super::models::Models;
+use super::{digits, models as texts, pays, size};
 
 /// Prints the heading of a step.
 pub(in super::super) fn heading(text: &str) {
@@ -141,6 +142,26 @@ pub(in super::super) fn gpus(gpus: &Gpus) {
             on.refused.iter().for_each(|why| println!("    {} refused {why}", adapter.name));
         }
     }
+}
+
+/// The tokens a second of every model on every device.
+pub(in super::super) fn models(models: &Models) {
+    for device in &models.devices {
+        println!("  {}", texts::device(device));
+    }
+    let columns = texts::columns(&models.tests);
+    let head: String = columns.iter().map(|column| format!("{column:>16}")).collect();
+    let width = models.models.iter().map(|model| model.name.chars().count() + 2).max().unwrap_or(0).max(8);
+    println!("  {:<width$}{:<8}{head}", "model", "device");
+    for row in texts::rows(models) {
+        let name = if row.is_first { row.model } else { "" };
+        let cells: String = row.cells.iter().map(|cell| format!("{cell:>16}")).collect();
+        println!("  {name:<width$}{:<8}{cells}", row.device);
+        row.refused.iter().for_each(|why| println!("    {} refused {}: {why}", row.device, row.model));
+    }
+    println!("  {}", texts::about(models));
+    println!("  {}", texts::limits(models));
+    texts::left_out(models).iter().for_each(|left_out| println!("  {left_out}"));
 }
 
 /// A small, a middle and the largest size.
