@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use kiln_ir::QuantFormat;
+use kiln_ir::{Precision, QuantFormat};
 
 use super::Decode;
 use super::activations::{Line, RUN, Round};
@@ -176,7 +176,12 @@ thread_local! {
 
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
 pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
-    for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
+    // In WebAssembly nothing asks for a precision, and code for it would be downloaded in vain.
+    if !cfg!(target_arch = "wasm32") && simd.precision() == Precision::Int8 {
+        for_weights!(format, true, W => multiply_as::<W>(simd, x, w, extents, out));
+    } else {
+        for_weights!(format, false, W => multiply_as::<W>(simd, x, w, extents, out));
+    }
 }
 
 fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
