@@ -237,7 +237,7 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("gpu", "all tests and examples of GPUs, on two drivers in software that have little in common", gpu),
         Step::new(
             "avx512-without-vnni",
-            "quantised products on AVX-512 without its dot products of bytes",
+            "quantised products on AVX-512 without VNNI, and without GFNI and VBMI",
             without_vnni,
         ),
         Step::new("web", "the page in Chromium, and its modules in Node", web).slow().after("web-modules"),

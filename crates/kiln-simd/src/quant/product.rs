@@ -15,6 +15,7 @@
 //! their meaning without a test in the loop.
 
 use std::cell::RefCell;
+use std::hint::black_box;
 use std::marker::PhantomData;
 
 use kiln_ir::{Precision, QuantFormat};
@@ -56,7 +57,12 @@ impl<W: Weights> Part<'_, W> {
         let lines = W::ROUNDING.lines() * size_of::<Line>();
         for j in self.first..self.first + self.count {
             let row = &self.w[j * of_row..(j + 1) * of_row];
-            let last = (W::BLOCKS > 1 && rest > 0).then(|| run_of::<W>(&row[of_row - rest..]));
+            let run = (W::BLOCKS > 1 && rest > 0).then(|| run_of::<W>(&row[of_row - rest..]));
+            let mut last = std::ptr::null();
+            if W::BLOCKS > 1 {
+                // Opaque: the compiler would select the address of every load of a run, instead of that of the run.
+                last = black_box(run.as_ref().map_or(last, |run| run.as_ptr()));
+            }
             // SAFETY: j < n, i + R <= m: rows of the rounded x and of the output are inside their memory, and pointers
             // advance at most to one past the last run.
             unsafe {
@@ -73,8 +79,10 @@ impl<W: Weights> Part<'_, W> {
                 loop {
                     let (mut this, mut next) = (w, w.wrapping_add(W::BYTES));
                     if w == end {
-                        let Some(last) = &last else { break };
-                        (this, next) = (last.as_ptr(), end);
+                        if last.is_null() {
+                            break;
+                        }
+                        (this, next) = (last, end);
                     }
                     let unpacked = ahead;
                     // After the last run unpacks the same one again, which is not used.
