@@ -9,7 +9,7 @@
 //!
 //! With AVX-512 and one row of x, what bounds a product is the number of instructions, not memory: vectors of 64 bytes have
 //! two ports, and 8 instructions of a block of 256 weights are products of bytes, two for each 64 weights because an element of x
-//! is two bytes.
+//! is two bytes. With [`Precision::Int8`] it is one byte.
 //!
 //! A result that is not finite is computed again from the f32 elements in f64: that gives NaN, infinities and overflow
 //! their meaning without a test in the loop.

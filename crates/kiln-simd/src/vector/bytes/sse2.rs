@@ -88,7 +88,7 @@ impl Piece for Sse2Piece {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe {
             let (w, x) = (_mm_loadu_si128(w.cast()), _mm_loadu_si128(x.cast()));
-            // Each byte twice in a word, of which a shift keeps one with its sign.
+            // Each byte fills both halves of a word, and a shift keeps one with its sign.
             let low = |v: __m128i| _mm_srai_epi16::<8>(_mm_unpacklo_epi8(v, v));
             let high = |v: __m128i| _mm_srai_epi16::<8>(_mm_unpackhi_epi8(v, v));
             _mm_add_epi32(_mm_madd_epi16(low(w), low(x)), _mm_madd_epi16(high(w), high(x)))
