@@ -32,8 +32,8 @@ fn main() {
     let mkl = peers::mkl(&suite);
     suite.absent("llama.cpp", "it is a program, not a library with a stable interface");
     for format in QuantFormat::ALL {
-        let contract = [1, 8, 64].map(|m| (m, Precision::Contract));
-        for (m, precision) in contract.into_iter().chain([(64, Precision::Int8)]) {
+        let [contract, int8] = [Precision::Contract, Precision::Int8].map(|p| [1, 8, 64].map(|m| (m, p)));
+        for (m, precision) in contract.into_iter().chain(int8) {
             let name = match precision {
                 Precision::Contract => format!("{} {m}x{K}x{N}", format.name()),
                 lower => format!("{} {m}x{K}x{N} {lower}", format.name()),

@@ -158,8 +158,8 @@ fn on_gpus() -> Result<String> {
          up, then the sums of the rows.\n\
          - With a lower `kiln::Precision` CUDA rounds the operands of products. The error is then at most 56 + k / 128 u Σ|terms| \
          with `Tf32x3`, 2¹⁵ + k / 4 + 16 with `Tf32`, and 2¹⁶ + k / 8 + 144 with `Bf16` and `Int8`, which products of many rows with quantised \
-         weights use, too. On x86-64 CPUs it is at most 2¹⁶ + 2¹⁰ + k / 8 with `Int8` \
-         for 12 and more rows with quantised weights. Other CPUs keep their bounds at every precision. The rest of this section is about GPUs \
+         weights use, too. On CPUs it is at most 2¹⁶ + 2¹⁰ + k / 8 with `Int8` for rows with quantised weights; WebAssembly, and products \
+         with Q2_K and Q3_K of fewer than 12 rows or on other CPUs than x86-64, keep their bounds. The rest of this section is about GPUs \
          through wgpu.\n\
          - With `Tf32`, `Bf16` and `Int8` a device with cooperative matrices rounds both operands of products of many rows with quantised \
          weights to f16: their error is at most 2¹⁴ + k / 8 u Σ|terms| more than in the table. All other products keep their bounds at every precision.\n\

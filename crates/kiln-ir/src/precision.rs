@@ -9,7 +9,7 @@ use crate::{Error, Result};
 /// `quant_matmul`. Sums are always in f32.
 ///
 /// A device rounds operands only where that is faster there, and may keep more than is asked. Results stay deterministic. CUDA
-/// has tensor cores for every precision, x86-64 has products of bytes for [`Precision::Int8`], and GPUs through wgpu have cooperative
+/// has tensor cores for every precision, CPUs have products of bytes for [`Precision::Int8`], and GPUs through wgpu have cooperative
 /// matrices of f16 for products of many rows with quantised weights, which keep the bounds of [`Precision::Tf32`] and all below it;
 /// everything else keeps the contract.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -30,8 +30,9 @@ pub enum Precision {
     Bf16,
     /// Rounds rows that are multiplied with quantised weights to 8 bits for each 32 neighbours, `x ≈ max |x| / 127 · integer`,
     /// or as [`Precision::Bf16`], which is as close: an error of at most `2¹⁶ + 2¹⁰ + k / 8` units of `u Σ |terms|`, with the
-    /// terms of the contract. On CPUs products of 12 and more rows (32 for Q6_K) are rounded; a row then has other bits than in a
-    /// product of fewer rows. Products of floats are those of [`Precision::Bf16`].
+    /// terms of the contract. CPUs round any number of rows (for Q2_K and Q3_K 12 and more on x86-64, none elsewhere), except in
+    /// WebAssembly. On x86-64 a row has other bits in a product of 12 and more rows (32 for Q6_K), which adds in another order.
+    /// Products of floats are those of [`Precision::Bf16`].
     Int8,
 }
 

@@ -54,8 +54,8 @@ impl Simd {
         Self { threads: if threads::THERE { threads.max(1) } else { 1 }, ..self }
     }
 
-    /// With what precision products may read their operands. [`Precision::Int8`] makes products of several rows with quantised
-    /// weights faster on x86-64; with any other one, and elsewhere, results keep the contract.
+    /// With what precision products may read their operands. [`Precision::Int8`] makes products with quantised weights faster,
+    /// except in WebAssembly; with any other one results keep the contract.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }

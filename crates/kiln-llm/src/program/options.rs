@@ -313,7 +313,7 @@ pub(crate) struct DeviceOption {
     device_memory: Option<u64>,
     /// How products may round their operands: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts
     /// faster on CUDA, those below tf32x3 prompts of quantised models on GPUs through wgpu with cooperative matrices, and
-    /// int8 those on x86-64
+    /// int8 prompts and generation with quantised models on CPUs
     #[arg(long, default_value_t)]
     precision: Precision,
 }

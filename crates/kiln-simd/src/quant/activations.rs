@@ -2,6 +2,9 @@
 //!
 //! The unit is `max |x| / 32639`, so that an integer is `256 high + low` with both parts signed bytes: two exact byte
 //! products then replace one of 16 bits, and rounding moves an element by at most 2^-16 of the largest of its block.
+//! With [`Precision::Int8`](kiln_ir::Precision::Int8) rows are rounded to bytes instead, with the unit `max |x| / 127` for each 32
+//! neighbours, whatever the weights: one product of bytes, and an element moves by at most 2^-8 of the largest of its 32.
+//!
 //! A block that cannot be rounded like that (not finite, or so small that its unit would be inexact) gets the unit NaN,
 //! which makes the products with it NaN; they are then computed again from the f32 elements.
 
@@ -30,17 +33,10 @@ impl Line {
 /// Elements that are rounded together: a run, whose last elements are zeros where a row of x ends before.
 pub(super) const RUN: usize = 256;
 
-/// The byte offset of the units of a rounded run, after its integers.
-pub(super) const UNITS: usize = 2 * RUN;
+/// Largest integer of an element of a byte.
+pub(super) const MOST_BYTE: f32 = 127.0;
 
-/// The byte offset of the sums of groups of 32, each times its unit; negative beside words, because Q4_1 and Q5_1 add their minima.
-pub(super) const SUMS: usize = UNITS + 32;
-
-/// The byte offset of the sums of smaller groups, in the line after: of pairs for Q2_K, in f32; for Q6_K of the 16 integers of each
-/// lane, times -32, as integers.
-pub(super) const SMALL_SUMS: usize = UNITS + size_of::<Line>();
-
-/// The layout of a run of x for the weights of a format: 512 bytes of integers, then a line with eight units and eight sums.
+/// The layout of a run of x for the weights of a format: its integers, then a line with eight units and eight sums.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rounding {
     /// 16-bit words, with a unit for each 32.
@@ -51,10 +47,26 @@ pub(super) enum Rounding {
     Affine,
     /// Planes of bytes with one unit, for Q6_K, then sums of 16.
     Symmetric,
+    /// Bytes with a unit for each 32.
+    Bytes,
+    /// The same, for Q4_K and Q5_K.
+    AffineBytes,
+    /// The same for Q6_K: a line with the unit of each lane, then sums of 16.
+    SymmetricBytes,
 }
 
 impl Rounding {
-    pub(super) const fn of(format: QuantFormat) -> Self {
+    /// For a format, to 8 bits if `int8`.
+    pub(super) const fn of(format: QuantFormat, int8: bool) -> Self {
+        match Self::of_contract(format) {
+            Self::Words if int8 => Self::Bytes,
+            Self::Affine if int8 => Self::AffineBytes,
+            Self::Symmetric if int8 => Self::SymmetricBytes,
+            rounding => rounding,
+        }
+    }
+
+    const fn of_contract(format: QuantFormat) -> Self {
         match format {
             QuantFormat::Q8_0
             | QuantFormat::Q4_0
@@ -75,18 +87,38 @@ impl Rounding {
     #[cfg(target_arch = "x86_64")]
     pub(super) const fn len(self) -> usize {
         match self {
-            Self::Words | Self::WordsAndSums => 32,
             Self::Affine | Self::Symmetric => RUN,
+            _ => 32,
         }
+    }
+
+    /// The byte offset of the units of a run, after its integers.
+    pub(super) const fn units(self) -> usize {
+        match self {
+            Self::Words | Self::WordsAndSums | Self::Affine | Self::Symmetric => 2 * RUN,
+            Self::Bytes | Self::AffineBytes | Self::SymmetricBytes => RUN,
+        }
+    }
+
+    /// The byte offset of the sums of groups of 32, each times its unit. They are negative for Q4_1 and Q5_1, which add their minima.
+    pub(super) const fn sums(self) -> usize {
+        self.units() + 32
+    }
+
+    /// The byte offset of the sums of smaller groups, in the line after: of pairs for Q2_K, in f32; for Q6_K of the 16 integers of
+    /// each lane, times -32, as integers.
+    pub(super) const fn small_sums(self) -> usize {
+        self.units() + size_of::<Line>()
     }
 
     /// Number of lines of a run.
     pub(super) const fn lines(self) -> usize {
-        match self {
-            Self::Words | Self::Affine => 9,
-            Self::Symmetric => 10,
-            Self::WordsAndSums => 17,
-        }
+        let after_units = match self {
+            Self::Words | Self::Affine | Self::Bytes | Self::AffineBytes => 0,
+            Self::Symmetric | Self::SymmetricBytes => 1,
+            Self::WordsAndSums => 8,
+        };
+        self.small_sums() / size_of::<Line>() + after_units
     }
 }
 
@@ -120,6 +152,9 @@ impl PlainKernel for Round<'_> {
                     Rounding::WordsAndSums => round_words::<true>(x, to),
                     Rounding::Affine => round_affine(x, to),
                     Rounding::Symmetric => round_symmetric(x, to),
+                    Rounding::Bytes => round_bytes::<8>(x, to),
+                    Rounding::AffineBytes => round_bytes::<4>(x, to),
+                    Rounding::SymmetricBytes => round_bytes::<6>(x, to),
                 }
             }
         }
@@ -150,6 +185,7 @@ pub(super) fn integers<const N: usize>(x: &[f32], most: f32) -> ([i32; N], f32) 
 /// `out` is writable for the lines of a run.
 #[inline(always)]
 unsafe fn round_words<const PAIRS: bool>(x: &[f32], out: *mut u8) {
+    let rounding = const { if PAIRS { Rounding::WordsAndSums } else { Rounding::Words } };
     let (mut units, mut sums) = ([0.0f32; 8], [0.0f32; 8]);
     for piece in 0..RUN / 32 {
         let (q, unit) = match x.get(32 * piece..32 * (piece + 1)) {
@@ -168,22 +204,22 @@ unsafe fn round_words<const PAIRS: bool>(x: &[f32], out: *mut u8) {
                 pairs[i] = (q[2 * i] + q[2 * i + 1]) as f32;
             }
             // SAFETY: the caller's contract.
-            unsafe { out.add(SMALL_SUMS + 64 * piece).cast::<[f32; 16]>().write_unaligned(pairs) };
+            unsafe { out.add(rounding.small_sums() + 64 * piece).cast::<[f32; 16]>().write_unaligned(pairs) };
         }
         (units[piece], sums[piece]) = (unit, -unit * q.iter().sum::<i32>() as f32);
     }
     // SAFETY: the caller's contract.
-    unsafe { write_units(units, sums, out) };
+    unsafe { write_units(rounding, units, sums, out) };
 }
 
 /// # Safety
 /// `out` is writable for the lines of a run.
 #[inline(always)]
-unsafe fn write_units(units: [f32; 8], sums: [f32; 8], out: *mut u8) {
+unsafe fn write_units(rounding: Rounding, units: [f32; 8], sums: [f32; 8], out: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe {
-        out.add(UNITS).cast::<[f32; 8]>().write_unaligned(units);
-        out.add(SUMS).cast::<[f32; 8]>().write_unaligned(sums);
+        out.add(rounding.units()).cast::<[f32; 8]>().write_unaligned(units);
+        out.add(rounding.sums()).cast::<[f32; 8]>().write_unaligned(sums);
     }
 }
 
@@ -242,7 +278,7 @@ unsafe fn round_affine(x: &[f32], out: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe {
         write_planes::<4>(&q, out);
-        write_units([unit; 8], of_groups, out);
+        write_units(Rounding::Affine, [unit; 8], of_groups, out);
     }
 }
 
@@ -251,15 +287,65 @@ unsafe fn round_affine(x: &[f32], out: *mut u8) {
 #[inline(always)]
 unsafe fn round_symmetric(x: &[f32], out: *mut u8) {
     let (q, unit) = integers::<RUN>(x, MOST);
-    let sums = sums(&q);
+    let corrections = corrections(sums(&q));
+    // SAFETY: the caller's contract.
+    unsafe {
+        write_planes::<6>(&q, out);
+        write_units(Rounding::Symmetric, [unit; 8], [0.0; 8], out);
+        out.add(Rounding::Symmetric.small_sums()).cast::<[i32; 16]>().write_unaligned(corrections);
+    }
+}
+
+/// What the sums of the lanes of Q6_K start with, because 32 is subtracted from each of its integers.
+#[inline(always)]
+fn corrections(sums: [i32; 16]) -> [i32; 16] {
     let mut corrections = [0; 16];
     for (lane, correction) in corrections.iter_mut().enumerate() {
         *correction = -32 * sums[signed_sub_block(lane)];
     }
+    corrections
+}
+
+/// Rounds to bytes: in the order of [`element`] for blocks of integers of 4 or 6 bits, in that of the elements for 8.
+///
+/// # Safety
+/// `out` is writable for the lines of a run.
+#[inline(always)]
+unsafe fn round_bytes<const BITS: usize>(x: &[f32], out: *mut u8) {
+    let (mut q, mut units) = ([0i32; RUN], [0.0f32; 8]);
+    for (piece, x) in x.as_chunks::<32>().0.iter().enumerate() {
+        let (integers, unit) = integers::<32>(x, MOST_BYTE);
+        q[32 * piece..][..32].copy_from_slice(&integers);
+        units[piece] = unit;
+    }
+    let mut plane = [0i8; RUN];
+    for i in 0..RUN {
+        plane[i] = q[i] as i8;
+    }
+    let halves = sums(&q);
     // SAFETY: the caller's contract.
     unsafe {
-        write_planes::<6>(&q, out);
-        write_units([unit; 8], [0.0; 8], out);
-        out.add(SMALL_SUMS).cast::<[i32; 16]>().write_unaligned(corrections);
+        match BITS {
+            4 => write_plane::<BITS, 8>(&plane, out),
+            6 => write_plane::<BITS, 4>(&plane, out),
+            _ => out.cast::<[i8; RUN]>().write(plane),
+        }
+        if BITS == 6 {
+            let rounding = Rounding::SymmetricBytes;
+            let mut of_lanes = [0.0f32; 16];
+            for (lane, of_lane) in of_lanes.iter_mut().enumerate() {
+                *of_lane = units[signed_sub_block(lane) / 2];
+            }
+            out.add(rounding.units()).cast::<[f32; 16]>().write_unaligned(of_lanes);
+            out.add(rounding.small_sums()).cast::<[i32; 16]>().write_unaligned(corrections(halves));
+        } else {
+            let mut of_groups = [0.0f32; 8];
+            for i in 0..8 {
+                let sum = units[i] * (halves[2 * i] + halves[2 * i + 1]) as f32;
+                of_groups[i] = if BITS == 4 { sum } else { -sum };
+            }
+            let rounding = if BITS == 4 { Rounding::AffineBytes } else { Rounding::Bytes };
+            write_units(rounding, units, of_groups, out);
+        }
     }
 }

@@ -22,7 +22,7 @@ use std::marker::PhantomData;
 use kiln_ir::quant::{Scales, Values};
 use kiln_ir::{Precision, QuantFormat};
 
-use super::activations::{Line, MOST, RUN, Rounding, integers};
+use super::activations::{Line, MOST, MOST_BYTE, RUN, Rounding, integers};
 use super::product::{PARALLEL, exact};
 use super::weights::{Weights, for_weights, large_enough};
 use crate::Isa;
@@ -184,10 +184,10 @@ impl PlainKernel for Round<'_> {
     fn run(self) {
         if self.kind.planes == 1 {
             for (i, x) in self.x.as_chunks::<PIECE>().0.iter().enumerate() {
-                let (q, unit) = integers::<PIECE>(x, 127.0);
+                let (q, unit) = integers::<PIECE>(x, MOST_BYTE);
                 self.write(i, &q, unit);
             }
-        } else if Rounding::of(self.kind.format).len() == RUN {
+        } else if Rounding::of(self.kind.format, false).len() == RUN {
             for (i, x) in self.x.as_chunks::<RUN>().0.iter().enumerate() {
                 let (q, unit) = integers::<RUN>(x, MOST);
                 for (j, q) in q.as_chunks::<PIECE>().0.iter().enumerate() {
@@ -334,7 +334,7 @@ impl Part<'_> {
         unsafe {
             for panel in 0..panels {
                 let out = self.panels.add(panel * size);
-                for_weights!(self.kind.format, F => with_avx2(Unpack::<F> { part: self, panel, out, format: PhantomData }));
+                for_weights!(self.kind.format, false, F => with_avx2(Unpack::<F> { part: self, panel, out, format: PhantomData }));
             }
             for [first, rows] in (Rows { count: m, large: rows }).tiles() {
                 for panel in 0..panels {

@@ -9,15 +9,16 @@
 //!
 //! With AVX-512 and one row of x, what bounds a product is the number of instructions, not memory: vectors of 64 bytes have
 //! two ports, and 8 instructions of a block of 256 weights are products of bytes, two for each 64 weights because an element of x
-//! is two bytes.
+//! is two bytes. With [`Precision::Int8`] it is one byte.
 //!
 //! A result that is not finite is computed again from the f32 elements in f64: that gives NaN, infinities and overflow
 //! their meaning without a test in the loop.
 
 use std::cell::RefCell;
+use std::hint::black_box;
 use std::marker::PhantomData;
 
-use kiln_ir::QuantFormat;
+use kiln_ir::{Precision, QuantFormat};
 
 use super::Decode;
 use super::activations::{Line, RUN, Round};
@@ -56,7 +57,12 @@ impl<W: Weights> Part<'_, W> {
         let lines = W::ROUNDING.lines() * size_of::<Line>();
         for j in self.first..self.first + self.count {
             let row = &self.w[j * of_row..(j + 1) * of_row];
-            let last = (W::BLOCKS > 1 && rest > 0).then(|| run_of::<W>(&row[of_row - rest..]));
+            let run = (W::BLOCKS > 1 && rest > 0).then(|| run_of::<W>(&row[of_row - rest..]));
+            let mut last = std::ptr::null();
+            if W::BLOCKS > 1 {
+                // Opaque: the compiler would select the address of every load of a run, instead of that of the run.
+                last = black_box(run.as_ref().map_or(last, |run| run.as_ptr()));
+            }
             // SAFETY: j < n, i + R <= m: rows of the rounded x and of the output are inside their memory, and pointers
             // advance at most to one past the last run.
             unsafe {
@@ -73,8 +79,10 @@ impl<W: Weights> Part<'_, W> {
                 loop {
                     let (mut this, mut next) = (w, w.wrapping_add(W::BYTES));
                     if w == end {
-                        let Some(last) = &last else { break };
-                        (this, next) = (last.as_ptr(), end);
+                        if last.is_null() {
+                            break;
+                        }
+                        (this, next) = (last, end);
                     }
                     let unpacked = ahead;
                     // After the last run unpacks the same one again, which is not used.
@@ -176,7 +184,12 @@ thread_local! {
 
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
 pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
-    for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
+    // In WebAssembly nothing asks for a precision, and code for it would be downloaded in vain.
+    if !cfg!(target_arch = "wasm32") && simd.precision() == Precision::Int8 {
+        for_weights!(format, true, W => multiply_as::<W>(simd, x, w, extents, out));
+    } else {
+        for_weights!(format, false, W => multiply_as::<W>(simd, x, w, extents, out));
+    }
 }
 
 fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use kiln_ir::QuantFormat;
 use kiln_ir::quant::{ConstFormat, DOUBLED, NORMAL, iq4_xs, mxfp4, q2_k, q3_k, unpack_scales};
 
-use super::activations::{RUN, Rounding, SMALL_SUMS, SUMS, UNITS};
+use super::activations::{RUN, Rounding};
 use crate::array::Each;
 use crate::vector::Bytes;
 
@@ -15,8 +15,10 @@ pub(super) trait Weights: ConstFormat {
     const BLOCKS: usize = RUN / Self::FORMAT.block_len();
     /// Bytes of a run.
     const BYTES: usize = Self::BLOCKS * Self::FORMAT.block_bytes();
+    /// Whether x is rounded to 8 bits.
+    const INT8: bool;
     /// The layout of x.
-    const ROUNDING: Rounding = Rounding::of(Self::FORMAT);
+    const ROUNDING: Rounding = Rounding::of(Self::FORMAT, Self::INT8);
     /// The part of a run that is unpacked while the one before is multiplied.
     type Ahead<B: Bytes>: Copy;
     /// The sums of a row of x with a row of the weights.
@@ -50,9 +52,9 @@ pub(super) trait Weights: ConstFormat {
 /// # Safety
 /// `x` is readable for the lines of a run.
 #[inline(always)]
-unsafe fn units(x: *const u8) -> *const f32 {
+unsafe fn units<W: Weights>(x: *const u8) -> *const f32 {
     // SAFETY: the caller's contract.
-    unsafe { x.add(UNITS).cast() }
+    unsafe { x.add(W::ROUNDING.units()).cast() }
 }
 
 /// The sums of groups of 32 of a rounded run.
@@ -60,9 +62,9 @@ unsafe fn units(x: *const u8) -> *const f32 {
 /// # Safety
 /// `x` is readable for the lines of a run.
 #[inline(always)]
-unsafe fn sums_of(x: *const u8) -> *const f32 {
+unsafe fn sums_of<W: Weights>(x: *const u8) -> *const f32 {
     // SAFETY: the caller's contract.
-    unsafe { x.add(SUMS).cast() }
+    unsafe { x.add(W::ROUNDING.sums()).cast() }
 }
 
 /// Sums in eight lanes, one for each group of 32 elements of a run.
@@ -102,13 +104,14 @@ macro_rules! sixteen {
 }
 
 /// Q4_K with four bits and Q5_K with five.
-pub(super) struct Affine<const BITS: usize>;
+pub(super) struct Affine<const BITS: usize, const INT8: bool>;
 
-impl<const BITS: usize> ConstFormat for Affine<BITS> {
+impl<const BITS: usize, const INT8: bool> ConstFormat for Affine<BITS, INT8> {
     const FORMAT: QuantFormat = if BITS == 5 { QuantFormat::Q5K } else { QuantFormat::Q4K };
 }
 
-impl<const BITS: usize> Weights for Affine<BITS> {
+impl<const BITS: usize, const INT8: bool> Weights for Affine<BITS, INT8> {
+    const INT8: bool = INT8;
     type Ahead<B: Bytes> = B::Block;
     eight!();
 
@@ -127,26 +130,27 @@ impl<const BITS: usize> Weights for Affine<BITS> {
     ) {
         // SAFETY: the caller's contract.
         unsafe {
-            let ints = B::dots::<BITS, R>(block, x, [B::no_ints(); R]);
+            let ints = B::dots::<BITS, INT8, R>(block, x, [B::no_ints(); R]);
             let halves = B::halves(w);
             let (scales, minima) = unpack_scales(&w.add(4).cast::<[u8; 12]>().read());
             let (scales, minima) = (B::eight_scales::<0>(scales, halves), B::eight_scales::<1>(minima, halves));
             for r in 0..R {
-                let sum = B::add_eight(sums[r], B::fold(ints[r]), scales, units(x[r]));
-                sums[r] = B::sub_eight(sum, minima, sums_of(x[r]));
+                let sum = B::add_eight(sums[r], B::fold(ints[r]), scales, units::<Self>(x[r]));
+                sums[r] = B::sub_eight(sum, minima, sums_of::<Self>(x[r]));
             }
         }
     }
 }
 
 /// Q6_K.
-pub(super) struct Symmetric;
+pub(super) struct Symmetric<const INT8: bool>;
 
-impl ConstFormat for Symmetric {
+impl<const INT8: bool> ConstFormat for Symmetric<INT8> {
     const FORMAT: QuantFormat = QuantFormat::Q6K;
 }
 
-impl Weights for Symmetric {
+impl<const INT8: bool> Weights for Symmetric<INT8> {
+    const INT8: bool = INT8;
     type Ahead<B: Bytes> = B::Block;
     sixteen!();
 
@@ -167,39 +171,49 @@ impl Weights for Symmetric {
         unsafe {
             // The sum in a lane is below 16 * 32 * 32639 < 2^24, which f32 represents exactly, after subtracting 32
             // from every integer.
-            let ints = B::dots::<6, R>(block, x, x.each(|x| B::load_ints(x.add(SMALL_SUMS).cast())));
+            let starts = x.each(|x| B::load_ints(x.add(const { Self::ROUNDING.small_sums() }).cast()));
+            let ints = B::dots::<6, INT8, R>(block, x, starts);
             let (halves, scales) = (B::halves(w.add(202)), B::signed_codes(w.add(192)));
-            for r in 0..R {
-                sums[r] = B::add(sums[r], ints[r], B::mul(scales, B::factor::<3>(halves, *units(x[r]))));
+            if INT8 {
+                let scales = B::mul(scales, B::factor::<3>(halves, 1.0));
+                for r in 0..R {
+                    sums[r] = B::add(sums[r], ints[r], B::mul(scales, B::load(units::<Self>(x[r]))));
+                }
+            } else {
+                for r in 0..R {
+                    sums[r] = B::add(sums[r], ints[r], B::mul(scales, B::factor::<3>(halves, *units::<Self>(x[r]))));
+                }
             }
         }
     }
 }
 
-/// Runs `$body` with `$weights` as an alias of the type of a format.
+/// Runs `$body` with `$weights` as an alias of the type of a format, for x of 8 bits if the constant `$int8` is true.
 macro_rules! for_weights {
-    ($format:expr, $weights:ident => $body:expr) => {
+    ($format:expr, $int8:expr, $weights:ident => $body:expr) => {
         for_weights! {
-            $format, $weights => $body;
-            Q8_0 = ByPieces<Q8_0>,
-            Q4_0 = ByPieces<Q4_0>,
-            Q4_1 = ByPieces<Q4_1>,
-            Q5_0 = ByPieces<Q5_0>,
-            Q5_1 = ByPieces<Q5_1>,
-            Iq4Nl = ByPieces<Iq4Nl>,
-            Mxfp4 = ByPieces<Mxfp4>,
+            $format, $int8, $weights => $body;
+            Q8_0 = ByPieces<Q8_0, INT8>,
+            Q4_0 = ByPieces<Q4_0, INT8>,
+            Q4_1 = ByPieces<Q4_1, INT8>,
+            Q5_0 = ByPieces<Q5_0, INT8>,
+            Q5_1 = ByPieces<Q5_1, INT8>,
+            Iq4Nl = ByPieces<Iq4Nl, INT8>,
+            Mxfp4 = ByPieces<Mxfp4, INT8>,
             Q2K = ByHalves<Q2K>,
             Q3K = ByHalves<Q3K>,
-            Q4K = Affine<4>,
-            Q5K = Affine<5>,
-            Q6K = Symmetric,
-            Iq4Xs = ByPieces<Iq4Xs>,
+            Q4K = Affine<4, INT8>,
+            Q5K = Affine<5, INT8>,
+            Q6K = Symmetric<INT8>,
+            Iq4Xs = ByPieces<Iq4Xs, INT8>,
         }
     };
-    ($format:expr, $weights:ident => $body:expr; $($variant:ident = $type:ty,)+) => {
+    ($format:expr, $int8:expr, $weights:ident => $body:expr; $($variant:ident = $type:ty,)+) => {
         match $format {
             $(kiln_ir::QuantFormat::$variant => {
                 use crate::quant::weights::*;
+                #[allow(dead_code)] // of two formats, which are never rounded to 8 bits
+                const INT8: bool = $int8;
                 type $weights = $type;
                 $body
             })+
@@ -230,13 +244,14 @@ pub(super) trait Pieces {
 }
 
 /// Products by pieces.
-pub(super) struct ByPieces<P>(PhantomData<P>);
+pub(super) struct ByPieces<P, const INT8: bool>(PhantomData<P>);
 
-impl<P: Pieces> ConstFormat for ByPieces<P> {
+impl<P: Pieces, const INT8: bool> ConstFormat for ByPieces<P, INT8> {
     const FORMAT: QuantFormat = P::FORMAT;
 }
 
-impl<P: Pieces> Weights for ByPieces<P> {
+impl<P: Pieces, const INT8: bool> Weights for ByPieces<P, INT8> {
+    const INT8: bool = INT8;
     type Ahead<B: Bytes> = ();
     eight!();
 
@@ -245,15 +260,18 @@ impl<P: Pieces> Weights for ByPieces<P> {
 
     #[inline(always)]
     unsafe fn add<B: Bytes, const R: usize>(w: *const u8, (): (), x: [*const u8; R], sums: &mut [B::Eight; R]) {
-        // SAFETY: the caller's contract; a run is 256 integers and as many words of x.
+        // SAFETY: the caller's contract; a run is 256 integers and as many words or bytes of x.
         unsafe {
             let run = if const { B::APART } { unpack_apart::<P, B>(w) } else { unpack::<P, B>(w) };
             for r in 0..R {
-                let products =
-                    if const { B::APART } { dots_apart::<B>(&run.q, x[r]) } else { B::dots_of_run(&run.q, x[r]) };
-                sums[r] = B::add_eight(sums[r], products, run.scales, units(x[r]));
+                let products = if const { B::APART } {
+                    dots_apart::<B, INT8>(&run.q, x[r])
+                } else {
+                    B::dots_of_run::<INT8>(&run.q, x[r])
+                };
+                sums[r] = B::add_eight(sums[r], products, run.scales, units::<Self>(x[r]));
                 if let Some(added) = run.added {
-                    sums[r] = B::sub_eight(sums[r], added, sums_of(x[r]));
+                    sums[r] = B::sub_eight(sums[r], added, sums_of::<Self>(x[r]));
                 }
             }
         }
@@ -293,9 +311,9 @@ unsafe fn unpack_apart<P: Pieces, B: Bytes>(w: *const u8) -> Run<B> {
 /// # Safety
 /// The same.
 #[inline(never)]
-unsafe fn dots_apart<B: Bytes>(q: &[B::Wide; 8], x: *const u8) -> B::EightInts {
+unsafe fn dots_apart<B: Bytes, const INT8: bool>(q: &[B::Wide; 8], x: *const u8) -> B::EightInts {
     // SAFETY: the caller's contract.
-    unsafe { B::dots_of_run(q, x) }
+    unsafe { B::dots_of_run::<INT8>(q, x) }
 }
 
 /// Formats with a scale for each block of 32, the f16 at its start. The next one, if it has that, is added.
@@ -419,6 +437,7 @@ impl<P: Halves> ConstFormat for ByHalves<P> {
 }
 
 impl<P: Halves> Weights for ByHalves<P> {
+    const INT8: bool = false;
     type Ahead<B: Bytes> = ();
     sixteen!();
 
@@ -434,12 +453,12 @@ impl<P: Halves> Weights for ByHalves<P> {
             for piece in 0..8 {
                 let q = P::integers::<B>(w, piece);
                 for r in 0..R {
-                    let unit = *units(x[r]).add(piece);
+                    let unit = *units::<Self>(x[r]).add(piece);
                     // The sum in a lane is at most 2 * 128 * 32639 < 2^24, which f32 represents exactly.
                     let value = B::dot(q, x[r].add(64 * piece));
                     sums[r] = B::add(sums[r], value, of_lanes::<B>(&scales[0], piece, unit));
                     if has_minima {
-                        let pairs = x[r].add(SMALL_SUMS + 64 * piece).cast();
+                        let pairs = x[r].add(const { Self::ROUNDING.small_sums() } + 64 * piece).cast();
                         sums[r] = B::sub(sums[r], pairs, of_lanes::<B>(&scales[1], piece, unit));
                     }
                 }

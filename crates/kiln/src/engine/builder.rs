@@ -135,7 +135,7 @@ impl EngineBuilder {
 
     /// With what precision products of matrices may read their operands. By default results keep the contract of each operation;
     /// lower precisions are faster where a device has units for them: with CUDA, and for quantised weights on GPUs through wgpu with
-    /// cooperative matrices, and with `Int8` on x86-64.
+    /// cooperative matrices, and with `Int8` on CPUs.
     /// [`Precision`] has the bounds.
     pub fn precision(self, precision: Precision) -> Self {
         Self { precision, ..self }

@@ -1,7 +1,6 @@
 use std::arch::x86_64::*;
 
 use super::{BYTE_OF_BIT, Bytes, SIGNED};
-use crate::array::Each;
 
 /// Two registers.
 #[derive(Clone, Copy)]
@@ -130,7 +129,7 @@ unsafe fn plane<const BITS: usize>(block: [__m256i; 4], x: *const u8, times: i16
 /// # Safety
 /// The conditions of [`Bytes::block`] hold for the addresses in the block.
 #[inline(always)]
-unsafe fn half_dots<const BITS: usize, const R: usize, const HALF: usize>(
+unsafe fn half_dots<const BITS: usize, const INT8: bool, const R: usize, const HALF: usize>(
     low: *const u8,
     high: *const u8,
     x: [*const u8; R],
@@ -147,8 +146,12 @@ unsafe fn half_dots<const BITS: usize, const R: usize, const HALF: usize>(
         };
         for r in 0..R {
             let x = x[r].add(32 * HALF);
-            let (high, low) = (plane::<BITS>(block, x, 256), plane::<BITS>(block, x.add(256), 1));
-            sums[r][HALF] = _mm256_add_epi32(sums[r][HALF], _mm256_add_epi32(high, low));
+            let sum = if INT8 {
+                plane::<BITS>(block, x, 1)
+            } else {
+                _mm256_add_epi32(plane::<BITS>(block, x, 256), plane::<BITS>(block, x.add(256), 1))
+            };
+            sums[r][HALF] = _mm256_add_epi32(sums[r][HALF], sum);
         }
     }
 }
@@ -175,15 +178,15 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn dots<const BITS: usize, const R: usize>(
+    unsafe fn dots<const BITS: usize, const INT8: bool, const R: usize>(
         [low, high]: [*const u8; 2],
         x: [*const u8; R],
         mut sums: [[__m256i; 2]; R],
     ) -> [[__m256i; 2]; R] {
         // SAFETY: the caller's contract.
         unsafe {
-            half_dots::<BITS, R, 0>(low, high, x, &mut sums);
-            half_dots::<BITS, R, 1>(low, high, x, &mut sums);
+            half_dots::<BITS, INT8, R, 0>(low, high, x, &mut sums);
+            half_dots::<BITS, INT8, R, 1>(low, high, x, &mut sums);
         }
         sums
     }
@@ -250,6 +253,26 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
+    unsafe fn dots_of_run<const INT8: bool>(q: &[__m256i; 8], x: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; loads are unaligned.
+        unsafe {
+            let mut sums = [_mm256_setzero_si256(); 8];
+            for i in 0..8 {
+                sums[i] = if INT8 {
+                    // Products of magnitudes with what has the sign of both: two of 128 and 127 fit 16 bits.
+                    let x = _mm256_loadu_si256(x.add(32 * i).cast());
+                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q[i]), _mm256_sign_epi8(x, q[i]));
+                    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+                } else {
+                    let [a, b] = Self::dot(q[i], x.add(64 * i));
+                    _mm256_add_epi32(a, b)
+                };
+            }
+            Self::totals(sums)
+        }
+    }
+
+    #[inline(always)]
     unsafe fn no_ints() -> [__m256i; 2] {
         // SAFETY: the caller's contract.
         [unsafe { _mm256_setzero_si256() }; 2]
@@ -258,6 +281,11 @@ impl Bytes for Avx2Bytes {
     unsafe fn load_ints(p: *const i32) -> [__m256i; 2] {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> [__m256; 2] {
+        // SAFETY: the caller's contract; the loads are unaligned.
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {
@@ -328,15 +356,6 @@ impl Bytes for Avx2Bytes {
         unsafe { _mm256_permute4x64_epi64::<0xd8>(_mm256_hadd_epi32(sums[0], sums[1])) }
     }
     #[inline(always)]
-    unsafe fn totals(sums: [[__m256i; 2]; 8]) -> __m256i {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let [a, b, c, d, e, f, g, h] = sums.each(|[a, b]| _mm256_add_epi32(a, b));
-            let first = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
-            join(first, _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h)))
-        }
-    }
-    #[inline(always)]
     unsafe fn zero_eight() -> __m256 {
         // SAFETY: the caller's contract.
         unsafe { _mm256_setzero_ps() }
@@ -383,6 +402,21 @@ impl Bytes for Avx2Bytes {
             let four = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+}
+
+impl Avx2Bytes {
+    /// The totals of eight times eight sums.
+    ///
+    /// # Safety
+    /// AVX2 is available.
+    #[inline(always)]
+    pub(super) unsafe fn totals([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let first = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+            join(first, _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h)))
         }
     }
 }

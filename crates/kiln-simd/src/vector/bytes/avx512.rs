@@ -3,9 +3,9 @@ use std::arch::x86_64::*;
 use super::avx2::{Avx2Bytes, four_halves, join};
 use super::{Bytes, SIGNED};
 
-/// One register, with or without the dot products of VNNI, the bit matrices of GFNI and the shifts of VBMI.
+/// One register, with or without the dot products of VNNI, and with or without the bit matrices of GFNI and the shifts of VBMI.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512Bytes<const VNNI: bool>;
+pub(crate) struct Avx512Bytes<const VNNI: bool, const GFNI: bool>;
 
 /// Broadcasts an f32 from memory to every lane. In assembly, because the compiler would broadcast a value from a register by a
 /// shuffle, and shuffles are the bottleneck of the products; a load costs nothing there.
@@ -98,18 +98,18 @@ unsafe fn with_bits(a: __m512i, b: __m512i, mask: i8) -> __m512i {
 /// The `I`th 64 bytes of a block.
 ///
 /// # Safety
-/// The conditions of [`Bytes::block`] hold, and the processor has GFNI and VBMI if `VBMI`.
+/// The conditions of [`Bytes::block`] hold, and the processor has GFNI and VBMI if `GFNI`.
 #[inline(always)]
-unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
+unsafe fn bytes<const GFNI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's contract; loads are unaligned.
     unsafe {
         let (first, second) = (_mm512_loadu_si512(low.cast()), _mm512_loadu_si512(low.add(64).cast()));
         if BITS == 6 {
             let words = _mm512_loadu_si512(const { &symmetric_words::<I>() }.as_ptr().cast());
-            let nibbles = nibbles::<VBMI>(_mm512_permutex2var_epi32(first, words, second));
+            let nibbles = nibbles::<GFNI>(_mm512_permutex2var_epi32(first, words, second));
             let pairs = _mm512_loadu_si512(high.cast());
             // Every 128-bit lane has the same four bytes for its four sub-blocks, and each uses its own bits.
-            let pairs = if VBMI {
+            let pairs = if GFNI {
                 let two = if I < 2 { _mm512_shuffle_epi32::<0x44>(pairs) } else { _mm512_shuffle_epi32::<0xee>(pairs) };
                 let places = _mm512_loadu_si512(const { &pair_places::<I>() }.as_ptr().cast());
                 _mm512_multishift_epi64_epi8(places, two)
@@ -125,7 +125,7 @@ unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const
             with_bits(nibbles, pairs, 0x30)
         } else {
             let words = _mm512_loadu_si512(const { &affine_words::<I>() }.as_ptr().cast());
-            let nibbles = nibbles::<VBMI>(_mm512_permutex2var_epi64(first, words, second));
+            let nibbles = nibbles::<GFNI>(_mm512_permutex2var_epi64(first, words, second));
             if BITS == 5 {
                 let fifth = _mm512_set1_epi64(high.add(8 * I).cast::<i64>().read_unaligned());
                 let places = _mm512_setr_epi64(4, 3, 2, 1, 0, 63, 62, 61);
@@ -157,7 +157,7 @@ unsafe fn plane<const BITS: usize>(block: [__m512i; 4], x: *const u8, times: i16
     }
 }
 
-impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
+impl<const VNNI: bool, const GFNI: bool> Bytes for Avx512Bytes<VNNI, GFNI> {
     type Ints = __m512i;
     type Floats = __m512;
     type EightInts = __m256i;
@@ -177,16 +177,16 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
         // SAFETY: the caller's contract.
         unsafe {
             [
-                bytes::<VNNI, BITS, 0>(low, high),
-                bytes::<VNNI, BITS, 1>(low, high),
-                bytes::<VNNI, BITS, 2>(low, high),
-                bytes::<VNNI, BITS, 3>(low, high),
+                bytes::<GFNI, BITS, 0>(low, high),
+                bytes::<GFNI, BITS, 1>(low, high),
+                bytes::<GFNI, BITS, 2>(low, high),
+                bytes::<GFNI, BITS, 3>(low, high),
             ]
         }
     }
 
     #[inline(always)]
-    unsafe fn dots<const BITS: usize, const R: usize>(
+    unsafe fn dots<const BITS: usize, const INT8: bool, const R: usize>(
         block: [__m512i; 4],
         x: [*const u8; R],
         mut sums: [__m512i; R],
@@ -198,10 +198,18 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
                 sums[r] = if VNNI {
                     let mut high = _mm512_setzero_si512();
                     for i in 0..4 {
-                        high = _mm512_dpbusd_epi32(high, block[i], _mm512_loadu_si512(x[r].add(64 * i).cast()));
-                        sums[r] = _mm512_dpbusd_epi32(sums[r], block[i], _mm512_loadu_si512(low.add(64 * i).cast()));
+                        let of_x = _mm512_loadu_si512(x[r].add(64 * i).cast());
+                        if INT8 {
+                            sums[r] = _mm512_dpbusd_epi32(sums[r], block[i], of_x);
+                        } else {
+                            high = _mm512_dpbusd_epi32(high, block[i], of_x);
+                            let of_x = _mm512_loadu_si512(low.add(64 * i).cast());
+                            sums[r] = _mm512_dpbusd_epi32(sums[r], block[i], of_x);
+                        }
                     }
-                    _mm512_add_epi32(sums[r], _mm512_slli_epi32::<8>(high))
+                    if INT8 { sums[r] } else { _mm512_add_epi32(sums[r], _mm512_slli_epi32::<8>(high)) }
+                } else if INT8 {
+                    _mm512_add_epi32(sums[r], plane::<BITS>(block, x[r], 1))
                 } else {
                     let (high, low) = (plane::<BITS>(block, x[r], 256), plane::<BITS>(block, low, 1));
                     _mm512_add_epi32(sums[r], _mm512_add_epi32(high, low))
@@ -253,6 +261,31 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn dots_of_run<const INT8: bool>(q: &[__m256i; 8], x: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; AVX-512 sets are available only if AVX2 is. Loads are unaligned.
+        unsafe {
+            if INT8 && VNNI {
+                let mut sums = [_mm256_setzero_si256(); 8];
+                for i in 0..8 {
+                    let x = _mm256_loadu_si256(x.add(32 * i).cast());
+                    let (w, x) = (_mm256_abs_epi8(q[i]), _mm256_sign_epi8(x, q[i]));
+                    sums[i] = _mm256_dpbusd_epi32(sums[i], w, x);
+                }
+                Avx2Bytes::totals(sums)
+            } else if INT8 {
+                Avx2Bytes::dots_of_run::<INT8>(q, x)
+            } else {
+                let mut sums = [_mm512_setzero_si512(); 8];
+                for i in 0..8 {
+                    sums[i] = Self::dot(q[i], x.add(64 * i));
+                }
+                let [a, b, c, d, e, f, g, h] = sums;
+                join(four_totals([a, b, c, d]), four_totals([e, f, g, h]))
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn no_ints() -> __m512i {
         // SAFETY: the caller's contract.
         unsafe { _mm512_setzero_si512() }
@@ -261,6 +294,11 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     unsafe fn load_ints(p: *const i32) -> __m512i {
         // SAFETY: the caller's contract; the load is unaligned.
         unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm512_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -327,11 +365,6 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
             let order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
             halves_added(_mm512_permutexvar_epi32(order, sums))
         }
-    }
-    #[inline(always)]
-    unsafe fn totals([a, b, c, d, e, f, g, h]: [__m512i; 8]) -> __m256i {
-        // SAFETY: the caller's contract.
-        unsafe { join(four_totals([a, b, c, d]), four_totals([e, f, g, h])) }
     }
     #[inline(always)]
     unsafe fn zero_eight() -> __m256 {

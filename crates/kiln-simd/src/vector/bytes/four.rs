@@ -1,6 +1,5 @@
 use super::Bytes;
 use super::portable::PortableBytes;
-use crate::array::Each;
 
 /// 16 bytes in an instruction set with 128-bit registers, and the corresponding four sums.
 pub(super) trait Piece: Copy {
@@ -29,15 +28,21 @@ pub(super) trait Piece: Copy {
 
     /// `256 high + low`, where a lane sums the products of its four bytes of each of `weights`, below 64, with the
     /// signed bytes at `x` (high) and at `x + 256` (low); each further element of `weights` uses the bytes 64 further.
+    /// If `INT8`, only `high`.
     ///
     /// # Safety
-    /// `x` is readable for 464 bytes.
-    unsafe fn dots(weights: [Self; 4], x: *const u8) -> Self::Ints;
+    /// `x` is readable for 464 bytes, or 208.
+    unsafe fn dots<const INT8: bool>(weights: [Self; 4], x: *const u8) -> Self::Ints;
     /// The sums of the products of eight signed bytes with eight 16-bit integers, two to a lane.
     ///
     /// # Safety
     /// The instruction set is available; `w` is readable for eight bytes and `x` for 16.
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints;
+    /// Sums, four to a lane, of the products of 16 signed bytes with 16 others, at least -127.
+    ///
+    /// # Safety
+    /// The instruction set is available; `w` and `x` are readable for 16 bytes.
+    unsafe fn byte_dot(w: *const u8, x: *const u8) -> Self::Ints;
 
     /// # Safety
     /// The instruction set is available; `p` is readable for four integers.
@@ -120,7 +125,7 @@ unsafe fn symmetric<P: Piece, const C: usize>(low: *const u8, high: *const u8) -
 /// # Safety
 /// The conditions of [`Bytes::block`] hold for the addresses in the block.
 #[inline(always)]
-unsafe fn quarter_dots<P: Piece, const BITS: usize, const R: usize, const C: usize>(
+unsafe fn quarter_dots<P: Piece, const BITS: usize, const INT8: bool, const R: usize, const C: usize>(
     low: *const u8,
     high: *const u8,
     x: [*const u8; R],
@@ -136,18 +141,9 @@ unsafe fn quarter_dots<P: Piece, const BITS: usize, const R: usize, const C: usi
             [a, b, c, d]
         };
         for r in 0..R {
-            sums[r][C] = P::add_ints(sums[r][C], P::dots(weights, x[r].add(16 * C)));
+            sums[r][C] = P::add_ints(sums[r][C], P::dots::<INT8>(weights, x[r].add(16 * C)));
         }
     }
-}
-
-/// # Safety
-/// The instruction set is available.
-#[inline(always)]
-unsafe fn load<P: Piece>(floats: &[f32; 16]) -> [P::Floats; 4] {
-    // SAFETY: the caller's contract; there are sixteen.
-    let of = |i: usize| unsafe { P::load_floats(floats.as_ptr().add(4 * i)) };
-    [of(0), of(1), of(2), of(3)]
 }
 
 impl<P: Piece> Bytes for Four<P> {
@@ -172,17 +168,17 @@ impl<P: Piece> Bytes for Four<P> {
     }
 
     #[inline(always)]
-    unsafe fn dots<const BITS: usize, const R: usize>(
+    unsafe fn dots<const BITS: usize, const INT8: bool, const R: usize>(
         [low, high]: [*const u8; 2],
         x: [*const u8; R],
         mut sums: [[P::Ints; 4]; R],
     ) -> [[P::Ints; 4]; R] {
         // SAFETY: the caller's contract.
         unsafe {
-            quarter_dots::<P, BITS, R, 0>(low, high, x, &mut sums);
-            quarter_dots::<P, BITS, R, 1>(low, high, x, &mut sums);
-            quarter_dots::<P, BITS, R, 2>(low, high, x, &mut sums);
-            quarter_dots::<P, BITS, R, 3>(low, high, x, &mut sums);
+            quarter_dots::<P, BITS, INT8, R, 0>(low, high, x, &mut sums);
+            quarter_dots::<P, BITS, INT8, R, 1>(low, high, x, &mut sums);
+            quarter_dots::<P, BITS, INT8, R, 2>(low, high, x, &mut sums);
+            quarter_dots::<P, BITS, INT8, R, 3>(low, high, x, &mut sums);
         }
         sums
     }
@@ -230,16 +226,27 @@ impl<P: Piece> Bytes for Four<P> {
     }
 
     #[inline(always)]
-    unsafe fn dots_of_run(q: &[[u8; 32]; 8], x: *const u8) -> [P::Ints; 2] {
+    unsafe fn dots_of_run<const INT8: bool>(q: &[[u8; 32]; 8], x: *const u8) -> [P::Ints; 2] {
         // SAFETY: the caller's contract; there are eight integers.
         unsafe {
             if const { P::APART } {
                 // From integers in memory, the compiler makes faster code for SSE2 than that of the pieces.
-                let sums = PortableBytes::dots_of_run(q, x);
-                [P::load_ints(sums.as_ptr()), P::load_ints(sums.as_ptr().add(4))]
-            } else {
-                Self::totals([0, 1, 2, 3, 4, 5, 6, 7].each(|piece| Self::dot(q[piece], x.add(64 * piece))))
+                let sums = PortableBytes::dots_of_run::<INT8>(q, x);
+                return [P::load_ints(sums.as_ptr()), P::load_ints(sums.as_ptr().add(4))];
             }
+            let mut sums = [P::load_ints([0; 4].as_ptr()); 8];
+            for piece in 0..8 {
+                sums[piece] = if INT8 {
+                    let (w, x) = (q[piece].as_ptr(), x.add(32 * piece));
+                    P::add_ints(P::byte_dot(w, x), P::byte_dot(w.add(16), x.add(16)))
+                } else {
+                    let [a, b, c, d] = Self::dot(q[piece], x.add(64 * piece));
+                    P::add_ints(P::add_ints(a, b), P::add_ints(c, d))
+                };
+            }
+            let [a, b, c, d, e, f, g, h] = sums;
+            let first = P::add_pairs(P::add_pairs(a, b), P::add_pairs(c, d));
+            [first, P::add_pairs(P::add_pairs(e, f), P::add_pairs(g, h))]
         }
     }
 
@@ -252,6 +259,12 @@ impl<P: Piece> Bytes for Four<P> {
     unsafe fn load_ints(p: *const i32) -> [P::Ints; 4] {
         // SAFETY: the caller's contract.
         let of = |i: usize| unsafe { P::load_ints(p.add(4 * i)) };
+        [of(0), of(1), of(2), of(3)]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> [P::Floats; 4] {
+        // SAFETY: the caller's contract.
+        let of = |i: usize| unsafe { P::load_floats(p.add(4 * i)) };
         [of(0), of(1), of(2), of(3)]
     }
     #[inline(always)]
@@ -280,7 +293,7 @@ impl<P: Piece> Bytes for Four<P> {
     #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [P::Floats; 4] {
         // SAFETY: the caller's contract; there are sixteen.
-        unsafe { load::<P>(&PortableBytes::signed_codes(p)) }
+        unsafe { Self::load(PortableBytes::signed_codes(p).as_ptr()) }
     }
 
     #[inline(always)]
@@ -308,12 +321,6 @@ impl<P: Piece> Bytes for Four<P> {
     #[inline(always)]
     unsafe fn fold(sums: [P::Ints; 4]) -> [P::Ints; 2] {
         [P::add_pairs(sums[0], sums[1]), P::add_pairs(sums[2], sums[3])]
-    }
-    #[inline(always)]
-    unsafe fn totals(sums: [[P::Ints; 4]; 8]) -> [P::Ints; 2] {
-        let [a, b, c, d, e, f, g, h] = sums.each(|[a, b, c, d]| P::add_ints(P::add_ints(a, b), P::add_ints(c, d)));
-        let first = P::add_pairs(P::add_pairs(a, b), P::add_pairs(c, d));
-        [first, P::add_pairs(P::add_pairs(e, f), P::add_pairs(g, h))]
     }
     #[inline(always)]
     unsafe fn zero_eight() -> [P::Floats; 2] {

@@ -4,8 +4,8 @@
 //! algorithm is written once and its sums are the same bits everywhere: integers are exact, and the f32 lanes add in
 //! the same order.
 //!
-//! Dot products of bytes have instructions of their own on most processors with AVX-512 (VNNI), and so has the unpacking of
-//! bits (GFNI and VBMI): where all three are, they are taken. That is found out here and shows nowhere else.
+//! Dot products of bytes have instructions of their own on most processors with AVX-512 (VNNI), and on later ones so has the
+//! unpacking of bits (GFNI and VBMI). That is found out here and shows nowhere else.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -22,7 +22,6 @@ mod simd128;
 mod sse2;
 
 use crate::Isa;
-use crate::array::Each;
 
 /// The operations for products of blocks: on integers, 16 integer sums, and f32 sums of 16 groups of 16 elements or of eight
 /// groups of 32.
@@ -62,12 +61,12 @@ pub(crate) trait Bytes: Copy {
     unsafe fn block<const BITS: usize>(low: *const u8, high: *const u8) -> Self::Block;
 
     /// `start + 256 high + low` for each of `R` rows, where `high` and `low` are the products of the integers with the
-    /// signed bytes of the two consecutive planes of 256 bytes at `x`.
+    /// signed bytes of the two consecutive planes of 256 bytes at `x`. If `INT8`, there is one plane: `start + high`.
     ///
     /// # Safety
-    /// The instruction set is available, the block was made with the same `BITS`, and each of `x` is readable for both
+    /// The instruction set is available, the block was made with the same `BITS`, and each of `x` is readable for its
     /// planes.
-    unsafe fn dots<const BITS: usize, const R: usize>(
+    unsafe fn dots<const BITS: usize, const INT8: bool, const R: usize>(
         block: Self::Block,
         x: [*const u8; R],
         start: [Self::Ints; R],
@@ -113,17 +112,12 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available; `x` is readable for 64 bytes.
     unsafe fn dot(w: Self::Wide, x: *const u8) -> Self::Ints;
-    /// The sum of the products of each of eight times 32 signed bytes with 16-bit integers.
+    /// The sum of the products of each of eight times 32 signed bytes with 16-bit integers, or if `INT8` with signed bytes, none of
+    /// them -128.
     ///
     /// # Safety
-    /// The instruction set is available; `x` is readable for 512 bytes.
-    #[inline(always)]
-    unsafe fn dots_of_run(q: &[Self::Wide; 8], x: *const u8) -> Self::EightInts {
-        // SAFETY: the caller's contract.
-        let dot = |piece: usize| unsafe { Self::dot(q[piece], x.add(64 * piece)) };
-        // SAFETY: as above.
-        unsafe { Self::totals([0, 1, 2, 3, 4, 5, 6, 7].each(dot)) }
-    }
+    /// The instruction set is available; `x` is readable for 512 bytes, or 256.
+    unsafe fn dots_of_run<const INT8: bool>(q: &[Self::Wide; 8], x: *const u8) -> Self::EightInts;
 
     /// # Safety
     /// The instruction set is available.
@@ -131,6 +125,9 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available; `p` is readable for 16 integers.
     unsafe fn load_ints(p: *const i32) -> Self::Ints;
+    /// # Safety
+    /// The instruction set is available; `p` is readable for 16 f32.
+    unsafe fn load(p: *const f32) -> Self::Floats;
     /// The same in every lane.
     ///
     /// # Safety
@@ -185,11 +182,6 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is available.
     unsafe fn fold(sums: Self::Ints) -> Self::EightInts;
-    /// The totals of eight times 16 sums.
-    ///
-    /// # Safety
-    /// The instruction set is available.
-    unsafe fn totals(sums: [Self::Ints; 8]) -> Self::EightInts;
     /// Zero in every lane.
     ///
     /// # Safety
@@ -254,20 +246,33 @@ pub(crate) trait ByteKernel {
     unsafe fn run<B: Bytes>(self);
 }
 
-/// Whether this machine has VNNI, VBMI and GFNI. A machine with these features never runs the code without them, so a build with debug
-/// assertions, which tests are, does so if `KILN_TEST_WITHOUT_VNNI` is set.
+/// Whether a variable is set with which a build with debug assertions, which tests are, runs code that a machine with certain features
+/// would never run otherwise.
+#[cfg(target_arch = "x86_64")]
+macro_rules! is_left_out {
+    ($variable:literal) => {{
+        #[cfg(debug_assertions)]
+        {
+            static WITHOUT: std::sync::LazyLock<bool> =
+                std::sync::LazyLock::new(|| std::env::var_os($variable).is_some_and(|value| !value.is_empty()));
+            *WITHOUT
+        }
+        #[cfg(not(debug_assertions))]
+        false
+    }};
+}
+/// Whether this machine has VNNI.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_vnni() -> bool {
-    #[cfg(debug_assertions)]
-    {
-        static WITHOUT: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-            std::env::var_os("KILN_TEST_WITHOUT_VNNI").is_some_and(|value| !value.is_empty())
-        });
-        if *WITHOUT {
-            return false;
-        }
-    }
-    is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("gfni")
+    is_x86_feature_detected!("avx512vnni") && !is_left_out!("KILN_TEST_WITHOUT_VNNI")
+}
+
+/// Whether this machine has VBMI and GFNI.
+#[cfg(target_arch = "x86_64")]
+fn has_gfni() -> bool {
+    is_x86_feature_detected!("avx512vbmi")
+        && is_x86_feature_detected!("gfni")
+        && !is_left_out!("KILN_TEST_WITHOUT_GFNI")
 }
 
 /// Runs an algorithm on bytes with an instruction set.
@@ -280,14 +285,19 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
         #[target_feature(
             enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
         )]
-        unsafe fn vnni<K: ByteKernel>(kernel: K) {
+        unsafe fn gfni<K: ByteKernel>(kernel: K) {
             // SAFETY: this function is entered only if its features are available.
-            unsafe { kernel.run::<avx512::Avx512Bytes<true>>() }
+            unsafe { kernel.run::<avx512::Avx512Bytes<true, true>>() }
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        unsafe fn vnni<K: ByteKernel>(kernel: K) {
+            // SAFETY: as above.
+            unsafe { kernel.run::<avx512::Avx512Bytes<true, false>>() }
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
         unsafe fn avx512<K: ByteKernel>(kernel: K) {
             // SAFETY: as above.
-            unsafe { kernel.run::<avx512::Avx512Bytes<false>>() }
+            unsafe { kernel.run::<avx512::Avx512Bytes<false, false>>() }
         }
         #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
         unsafe fn avx2<K: ByteKernel>(kernel: K) {
@@ -301,11 +311,8 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             unsafe { kernel.run::<four::Four<sse2::Sse2Piece>>() }
         }
         match isa {
-            Isa::Avx512 if has_vnni() => {
-                // SAFETY: the caller guarantees AVX-512, the guard the other features; the standard library caches the
-                // detection.
-                return unsafe { vnni(kernel) };
-            }
+            // SAFETY: the caller guarantees AVX-512, the guard the other features; the standard library caches the detection.
+            Isa::Avx512 if has_vnni() => return unsafe { if has_gfni() { gfni(kernel) } else { vnni(kernel) } },
             // SAFETY: the caller guarantees it.
             Isa::Avx512 => return unsafe { avx512(kernel) },
             // SAFETY: the caller guarantees it.

@@ -71,9 +71,12 @@ impl Piece for NeonPiece {
     }
 
     #[inline(always)]
-    unsafe fn dots(weights: [Self; 4], x: *const u8) -> int32x4_t {
+    unsafe fn dots<const INT8: bool>(weights: [Self; 4], x: *const u8) -> int32x4_t {
         // SAFETY: the caller's contract.
-        unsafe { vaddq_s32(vshlq_n_s32::<8>(plane(weights, x)), plane(weights, x.add(256))) }
+        unsafe {
+            let high = plane(weights, x);
+            if INT8 { high } else { vaddq_s32(vshlq_n_s32::<8>(high), plane(weights, x.add(256))) }
+        }
     }
     #[inline(always)]
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> int32x4_t {
@@ -81,6 +84,16 @@ impl Piece for NeonPiece {
         unsafe {
             let (w, x) = (vmovl_s8(vld1_s8(w.cast())), vreinterpretq_s16_u8(vld1q_u8(x)));
             vpaddq_s32(vmull_s16(vget_low_s16(w), vget_low_s16(x)), vmull_high_s16(w, x))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn byte_dot(w: *const u8, x: *const u8) -> int32x4_t {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (w, x) = (vld1q_s8(w.cast()), vld1q_s8(x.cast()));
+            // Two products of 128 and 127 fit 16 bits.
+            vpaddlq_s16(vmlal_high_s8(vmull_s8(vget_low_s8(w), vget_low_s8(x)), w, x))
         }
     }
 

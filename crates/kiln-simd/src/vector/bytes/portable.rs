@@ -1,4 +1,5 @@
 use super::{Bytes, element, signed_sub_block};
+use crate::array::from_fn;
 
 /// Arrays, which the compiler vectorises for the baseline of an architecture.
 #[derive(Clone, Copy)]
@@ -29,14 +30,17 @@ unsafe fn integers<const BITS: usize>(low: *const u8, high: *const u8) -> [u8; 2
     integers
 }
 
-/// Adds the products of a block with the two planes of a row.
+/// Adds the products of a block with the planes of a row.
 ///
 /// # Safety
-/// `x` is readable for both planes.
+/// `x` is readable for its planes.
 #[inline(never)]
-unsafe fn add_dots<const BITS: usize>(weights: &[u8; 256], x: *const u8, sums: &mut [i32; 16]) {
+unsafe fn add_dots<const BITS: usize, const INT8: bool>(weights: &[u8; 256], x: *const u8, sums: &mut [i32; 16]) {
     // SAFETY: the caller's contract.
-    let [high, low] = unsafe { x.cast::<[[i8; 256]; 2]>().read() };
+    let [high, low] = unsafe {
+        let x = x.cast::<[i8; 256]>();
+        if INT8 { [[0; 256], x.read()] } else { [x.read(), x.add(1).read()] }
+    };
     for group in 0..64 {
         let first = element(BITS, 4 * group);
         for b in 0..4 {
@@ -62,7 +66,7 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    unsafe fn dots<const BITS: usize, const R: usize>(
+    unsafe fn dots<const BITS: usize, const INT8: bool, const R: usize>(
         [low, high]: [*const u8; 2],
         x: [*const u8; R],
         mut sums: [[i32; 16]; R],
@@ -71,7 +75,7 @@ impl Bytes for PortableBytes {
         let weights = unsafe { integers::<BITS>(low, high) };
         for r in 0..R {
             // SAFETY: the caller's contract.
-            unsafe { add_dots::<BITS>(&weights, x[r], &mut sums[r]) };
+            unsafe { add_dots::<BITS, INT8>(&weights, x[r], &mut sums[r]) };
         }
         sums
     }
@@ -139,11 +143,17 @@ impl Bytes for PortableBytes {
 
     // One sum for each piece: the compiler makes better code of that than of the totals of lanes.
     #[inline(always)]
-    unsafe fn dots_of_run(q: &[[u8; 32]; 8], x: *const u8) -> [i32; 8] {
+    unsafe fn dots_of_run<const INT8: bool>(q: &[[u8; 32]; 8], x: *const u8) -> [i32; 8] {
         let mut sums = [0; 8];
         for (piece, sum) in sums.iter_mut().enumerate() {
             // SAFETY: the caller's contract.
-            let x = unsafe { x.add(64 * piece).cast::<[i16; 32]>().read_unaligned() };
+            let x: [i16; 32] = unsafe {
+                if INT8 {
+                    from_fn(|i| i16::from(x.add(32 * piece + i).cast::<i8>().read()))
+                } else {
+                    x.add(64 * piece).cast::<[i16; 32]>().read_unaligned()
+                }
+            };
             for (&w, x) in q[piece].iter().zip(x) {
                 *sum += i32::from(w as i8) * i32::from(x);
             }
@@ -159,6 +169,11 @@ impl Bytes for PortableBytes {
     unsafe fn load_ints(p: *const i32) -> [i32; 16] {
         // SAFETY: the caller's contract.
         unsafe { p.cast::<[i32; 16]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> [f32; 16] {
+        // SAFETY: the caller's contract.
+        unsafe { p.cast::<[f32; 16]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; 16] {
@@ -209,10 +224,6 @@ impl Bytes for PortableBytes {
     #[inline(always)]
     unsafe fn fold(sums: [i32; 16]) -> [i32; 8] {
         std::array::from_fn(|l| sums[2 * l] + sums[2 * l + 1])
-    }
-    #[inline(always)]
-    unsafe fn totals(sums: [[i32; 16]; 8]) -> [i32; 8] {
-        sums.map(|sums| sums.iter().sum())
     }
     #[inline(always)]
     unsafe fn zero_eight() -> [f32; 8] {

@@ -72,14 +72,25 @@ impl Piece for Simd128Piece {
     }
 
     #[inline(always)]
-    unsafe fn dots(weights: [Self; 4], x: *const u8) -> v128 {
+    unsafe fn dots<const INT8: bool>(weights: [Self; 4], x: *const u8) -> v128 {
         // SAFETY: the caller's contract.
-        unsafe { i32x4_add(i32x4_shl(plane(weights, x), 8), plane(weights, x.add(256))) }
+        unsafe {
+            let high = plane(weights, x);
+            if INT8 { high } else { i32x4_add(i32x4_shl(high, 8), plane(weights, x.add(256))) }
+        }
     }
     #[inline(always)]
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> v128 {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe { i32x4_dot_i16x8(i16x8_load_extend_i8x8(w.cast()), v128_load(x.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn byte_dot(w: *const u8, x: *const u8) -> v128 {
+        // SAFETY: the caller's contract; the loads are unaligned.
+        let (w, x) = unsafe { (v128_load(w.cast()), v128_load(x.cast())) };
+        // Two products of 128 and 127 fit 16 bits.
+        i32x4_extadd_pairwise_i16x8(i16x8_add(i16x8_extmul_low_i8x16(w, x), i16x8_extmul_high_i8x16(w, x)))
     }
 
     #[inline(always)]

@@ -52,16 +52,20 @@ impl Piece for Sse2Piece {
     }
 
     #[inline(always)]
-    unsafe fn dots(weights: [Self; 4], x: *const u8) -> __m128i {
+    unsafe fn dots<const INT8: bool>(weights: [Self; 4], x: *const u8) -> __m128i {
         // SAFETY: the caller's contract; loads are unaligned.
         unsafe {
             let zero = _mm_setzero_si128();
             let (mut first, mut second) = (zero, zero);
             for i in 0..4 {
                 let load = |at: usize| _mm_loadu_si128(x.add(at + 64 * i).cast());
-                let (w, low) = (weights[i].0, load(256));
+                let w = weights[i].0;
                 // In a word the low part counts as unsigned: if it is negative, that is 256 too many.
-                let high = _mm_add_epi8(load(0), _mm_cmpgt_epi8(zero, low));
+                let (low, high) = if INT8 {
+                    (load(0), _mm_cmpgt_epi8(zero, load(0)))
+                } else {
+                    (load(256), _mm_add_epi8(load(0), _mm_cmpgt_epi8(zero, load(256))))
+                };
                 let (x0, x1) = (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high));
                 first = _mm_add_epi32(first, _mm_madd_epi16(_mm_unpacklo_epi8(w, zero), x0));
                 second = _mm_add_epi32(second, _mm_madd_epi16(_mm_unpackhi_epi8(w, zero), x1));
@@ -76,6 +80,18 @@ impl Piece for Sse2Piece {
             let w = _mm_loadl_epi64(w.cast());
             let w = _mm_unpacklo_epi8(w, _mm_cmpgt_epi8(_mm_setzero_si128(), w));
             _mm_madd_epi16(w, _mm_loadu_si128(x.cast()))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn byte_dot(w: *const u8, x: *const u8) -> __m128i {
+        // SAFETY: the caller's contract; the loads are unaligned.
+        unsafe {
+            let (w, x) = (_mm_loadu_si128(w.cast()), _mm_loadu_si128(x.cast()));
+            // Each byte fills both halves of a word, and a shift keeps one with its sign.
+            let low = |v: __m128i| _mm_srai_epi16::<8>(_mm_unpacklo_epi8(v, v));
+            let high = |v: __m128i| _mm_srai_epi16::<8>(_mm_unpackhi_epi8(v, v));
+            _mm_add_epi32(_mm_madd_epi16(low(w), low(x)), _mm_madd_epi16(high(w), high(x)))
         }
     }
 
