@@ -60,7 +60,8 @@ pub(crate) struct Arguments {
     /// A language model to measure, a GGUF file or a folder of safetensors; may be given several times. Without one,
     /// models of the shape of SmolLM2-135M with random weights are written to DIR: in Q8_0 and F16, with --quick in Q8_0
     /// alone. Each processes a prompt of 512 tokens and generates 128, then 64 for each of 4 and 16 sequences at once;
-    /// with --quick a prompt of 64 and 16 tokens of one sequence, and no test begins 4 seconds after the first.
+    /// with --quick, which leaves models out unless they are named here or in --only, a prompt of 64 and 16 tokens of one
+    /// sequence, and no test begins 4 seconds after the first.
     #[arg(long, value_name = "FILE")]
     model: Vec<PathBuf>,
     /// Also write the page of measurements: docs/measurements.md if no file is named.
@@ -163,7 +164,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 
     let mut language_models = None;
-    if arguments.wants(models::NAME) || !arguments.model.is_empty() {
+    // A quick run of everything has no time for them.
+    let has_time = !arguments.quick || !whole;
+    if arguments.wants(models::NAME) && has_time || !arguments.model.is_empty() {
         report::table::heading("Language models");
         let measured = models::run(&arguments.model, arguments.quick, &arguments.out, of_cpu, &settings)?;
         report::table::models(&measured);
