@@ -114,7 +114,7 @@ impl<'m> Planner<'m, '_> {
         let mut problem = None;
         let mut devices = Vec::new();
         let mut others = candidates.into_iter();
-        while let Some(place) = others.next() {
+        for place in others.by_ref() {
             if may_be_none && seconds[place] > seconds[cpu] {
                 break;
             }
