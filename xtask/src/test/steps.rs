@@ -148,7 +148,7 @@ pub(super) fn all() -> Vec<Step> {
                 portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
             ];
             // The step `web` runs every case on the optimised modules, so a sample of the longest tests is enough here.
-            wasm(runner, &[("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", SIMD128), ("KILN_SAMPLE", "6")], &lines)
+            wasm(runner, &[("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", SIMD128), ("KILN_SAMPLE", "12")], &lines)
         })
         .slow()
         .beside(),
@@ -524,7 +524,7 @@ fn aarch64(runner: &mut Runner) -> Outcome {
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
             // An emulated processor is ten times slower, and takes samples of what walks through many sizes and cases. `small` has every
             // operation and format.
-            ("KILN_SAMPLE", "20"),
+            ("KILN_SAMPLE", "40"),
             // These checks take a quarter of the build. Tests of SSE2, which has vectors of the same length, run with them.
             ("CARGO_PROFILE_TEST_DEBUG_ASSERTIONS", "false"),
             ("CARGO_PROFILE_TEST_OVERFLOW_CHECKS", "false"),
@@ -645,7 +645,7 @@ fn gpu(runner: &mut Runner) -> Outcome {
                 &["layers_follow_one_another_on_two_gpus"],
                 &[("VK_DRIVER_FILES", &*both), ("KILN_REQUIRE", "wgpu,adapters")],
             ),
-            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "60")),
+            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0, "100")),
             runner.test(|test| test.package() == "fuzz" && test.name == "fixed", &["--ignored"], &on(MESA.0, "24")),
             run_examples(runner, opens_a_gpu, &on(MESA.0, "24")).map(drop),
         ];
