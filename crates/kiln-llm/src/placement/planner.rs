@@ -162,16 +162,19 @@ impl<'m> Planner<'m, '_> {
         if layers < wanted && (has_to_fit || self.model.devices > 1) {
             return Err(self.out_of_memory(&devices, wanted)?);
         }
-        let name = &self.places()[devices[0].place].name;
         if layers == 0 {
-            let capacity = devices[0].capacity;
+            let Device { place, capacity, .. } = devices[0];
+            let name = &self.places()[place].name;
             let there = capacity.map_or_else(String::new, |capacity| format!(" {} of", Bytes(capacity)));
             return on_cpu(Some(format!("not one layer fits the{there} {name}: everything runs on the CPU")));
         }
         let on: Vec<(&Device, usize)> = devices.iter().zip(spread).filter(|&(_, layers)| layers > 0).collect();
+        // The first device may have no room for any.
+        let place = on[0].0.place;
+        let name = &self.places()[place].name;
         let mut plan = self.with(&on, self.asked.context)?;
         if let [_] = plan.parts[..] {
-            let is_forced = forced == Some(devices[0].place);
+            let is_forced = forced == Some(place);
             let placing = if is_forced { Placing::default() } else { Placing(vec![(name.clone(), 0)]) };
             return Ok((placing, plan));
         }
