@@ -130,13 +130,13 @@ impl<'m> Session<'m> {
         planned: Option<MemoryPlan>,
     ) -> Result<Self> {
         let context = Self::context_of(model, options)?;
-        let parts = if is_on_cpu(model, planned.as_ref()) { Parts::CPU } else { Parts::GPU };
+        let on_cpu = is_on_cpu(model, planned.as_ref());
         Ok(Self {
             model,
             context,
             placing,
             planned,
-            parts,
+            parts: if on_cpu { Parts::CPU } else { Parts::GPU },
             caches: caches(&model.config, options.cache, context)?,
             adapters,
             steps: Vec::new(),
@@ -145,7 +145,8 @@ impl<'m> Session<'m> {
             tokens: Vec::new(),
             cached: 0,
             begun: None,
-            begins: true,
+            // The CPU would record the choice of a device for nothing.
+            begins: !on_cpu,
             surprises: Surprises::default(),
         })
     }

@@ -393,13 +393,18 @@ impl Profile {
             Some(machine) if *machine != self.machine => {
                 Err(ProfileProblem::Foreign { expected: machine.clone().into(), found: self.machine.into() })
             }
-            _ => match self.places.iter().find(|place| place.name.contains(char::is_control)) {
-                Some(place) => {
-                    let name = printable(&place.name);
-                    Err(ProfileProblem::Corrupt(format!("the name of a place, {name}, has control characters")))
-                }
-                None => self.checked(),
-            },
+            _ => self.with_printable_names()?.checked(),
+        }
+    }
+
+    /// Refuses names that a terminal would obey: explanations quote them.
+    fn with_printable_names(self) -> Result<Self, ProfileProblem> {
+        match self.places.iter().find(|place| place.name.contains(char::is_control)) {
+            Some(Place { name, .. }) => {
+                let name = printable(name);
+                Err(ProfileProblem::Corrupt(format!("the name of a place, {name}, has control characters")))
+            }
+            None => Ok(self),
         }
     }
 

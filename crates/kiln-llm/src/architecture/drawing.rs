@@ -4,7 +4,7 @@ use kiln::graph::TensorId;
 use kiln::op::{Arithmetic, IntegerFunction};
 use kiln::{Batch, Record};
 
-use super::outcome::{Candidates, PARTS, Parts};
+use super::outcome::{Candidates, PARTS};
 use crate::Result;
 use crate::sampling::Draw;
 
@@ -40,8 +40,8 @@ struct Inputs {
     at: TensorId,
 }
 
-/// Differences of probabilities and of logits are beyond 1 times this, or 0.
-const LARGE: f32 = 1e30;
+/// Turns a difference into a condition: whatever is not 0, times this, is clipped.
+const STEEP: f32 = 1e30;
 
 impl Drawing {
     /// Records it for the first `count` candidates of one row.
@@ -57,12 +57,12 @@ impl Drawing {
         // Conditions as addends of logits, 0 or far below: a chain of functions of numbers is one kernel, comparisons are several.
         let before = batch.sub(sums, p)?;
         let room = batch.sub(inputs.top_p, before)?;
-        let room = batch.scale(room, LARGE)?;
+        let room = batch.scale(room, STEEP)?;
         let room = batch.clip(room, 0.0, 1.0)?;
         let likely = batch.ln(room)?;
         let relative = batch.sub(v, first)?;
         let above = batch.sub(relative, inputs.least)?;
-        let above = batch.scale(above, LARGE)?;
+        let above = batch.scale(above, STEEP)?;
         let great = batch.clip(above, f32::MIN, 0.0)?;
         let scaled = batch.mul(relative, inputs.sharpness)?;
         let left = batch.add(scaled, likely)?;
@@ -70,7 +70,7 @@ impl Drawing {
         let w = batch.softmax(left)?;
         let sums = batch.cumsum(w, 1)?;
         let reached = batch.sub(sums, inputs.at)?;
-        let reached = batch.scale(reached, LARGE)?;
+        let reached = batch.scale(reached, STEEP)?;
         let reached = batch.clip(reached, 0.0, 1.0)?;
         // The first of equal ones; where rounding lets no sum reach the number, the first candidate.
         let chosen = batch.argmax_axis(reached, 1)?;
@@ -83,12 +83,12 @@ impl Drawing {
         let index = pick(batch, candidates.indices)?;
         let (first, within) = match candidates.parts {
             None => (batch.upload_indices(&[0], &[1])?, index),
-            Some(Parts { within, length }) => {
-                let firsts = (0..PARTS * candidates.count).map(|at| (at / candidates.count * length) as u32);
-                let firsts: Vec<u32> = firsts.collect();
+            Some(parts) => {
+                let all = 0..(PARTS * candidates.count) as u32;
+                let firsts: Vec<u32> = all.map(|index| parts.first(index, candidates.count)).collect();
                 let firsts = batch.upload_indices(&firsts, &[firsts.len(), 1])?;
                 let first = batch.gather(firsts, index)?;
-                (batch.reshape(first, &[1])?, pick(batch, within)?)
+                (batch.reshape(first, &[1])?, pick(batch, parts.within)?)
             }
         };
         // A sum in either case: its memory is that of the next step's input, which a reshaped tensor cannot be.
@@ -117,9 +117,10 @@ impl Drawing {
         // Until everything is set, nothing is known.
         let was = self.set.take();
         let numbers = |draw: Draw| [draw.top_p, draw.min_p.ln().max(f32::MIN), 1.0 / draw.temperature, draw.at];
-        for (number, id) in [top_p, least, sharpness, at].into_iter().enumerate() {
-            let x = numbers(draw)[number];
-            if was.is_none_or(|was| numbers(was)[number] != x) {
+        // Nothing equals NaN.
+        let was = was.map_or([f32::NAN; 4], numbers);
+        for ((id, x), was) in [top_p, least, sharpness, at].into_iter().zip(numbers(draw)).zip(was) {
+            if x != was {
                 batch.set(id, &vec![x; self.count])?;
             }
         }

@@ -58,6 +58,13 @@ pub(super) struct Parts {
     pub(super) length: usize,
 }
 
+impl Parts {
+    /// The first token of the part that has a candidate, of `count` of each part.
+    pub(super) fn first(&self, index: u32, count: usize) -> u32 {
+        index / count as u32 * self.length as u32
+    }
+}
+
 impl Candidates {
     /// The tensors to read.
     fn wanted(&self) -> impl Iterator<Item = TensorId> {
@@ -68,7 +75,7 @@ impl Candidates {
     fn of_row(&self, row: usize, read: &[Buffer]) -> Result<Ranked> {
         let (values, indices) = (read[0].as_data().f32(), read[1].as_data().u32());
         let token = |at: usize| match self.parts {
-            Some(Parts { length, .. }) => indices[at] / self.count as u32 * length as u32 + read[2].as_data().u32()[at],
+            Some(parts) => parts.first(indices[at], self.count) + read[2].as_data().u32()[at],
             None => indices[at],
         };
         let ranked: Ranked = (row * self.count..(row + 1) * self.count).map(|at| (token(at), values[at])).collect();
