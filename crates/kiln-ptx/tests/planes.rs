@@ -96,8 +96,12 @@ fn rows_that_planes_do_not_serve_are_told_apart() {
 /// The element of a group that is at this place of a row of f16.
 fn element(format: QuantFormat, place: usize) -> usize {
     let (step, half, lane) = (place / 16, place % 16 / 8, place % 8 / 2);
-    let first = if format == QuantFormat::Q6K { 16 * step + 4 * lane } else { 8 * lane + 4 * step };
-    first + 2 * half + place % 2
+    let first = match format {
+        QuantFormat::Q6K | QuantFormat::Q4_1 => 16 * step + 4 * lane,
+        _ => 8 * lane + 4 * step,
+    };
+    // Of four elements, the first and the third are adjacent.
+    first + half + place % 2 * 2
 }
 
 #[test]
@@ -105,7 +109,9 @@ fn rows_of_f16_are_rows_of_x_in_units() {
     let mut random = Random::new(10);
     let f16 = |half: &[u8; 2]| f32::from(kiln_ir::f16::from_le_bytes(*half));
     // Fewer and more elements than the threads of a block take at once.
-    for (format, depth) in [(QuantFormat::Q4K, 256), (QuantFormat::Q6K, 6144), (QuantFormat::Q8_0, 4352)] {
+    for (format, depth) in
+        [(QuantFormat::Q4K, 256), (QuantFormat::Q6K, 6144), (QuantFormat::Q8_0, 4352), (QuantFormat::Q4_1, 512)]
+    {
         let rows = 9;
         let mut x = random.uniforms(rows * depth, -1.0, 1.0);
         for (row, value) in [(1, f32::NAN), (2, f32::NEG_INFINITY), (3, 3e38)] {

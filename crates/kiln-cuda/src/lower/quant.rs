@@ -46,8 +46,18 @@ const MANY: usize = 64;
 const MORE: usize = 768;
 const ROUNDED: usize = 192;
 
-/// Minimum rows of x for which products on warp groups take less time than others. Measured on an H100.
+/// Minimum rows of x for which products on warp groups take less time than others. Measured on an H100. From this many on, they do so
+/// for every format that they support, and normalise the rows themselves.
 pub(crate) const GROUPED: usize = 9;
+
+/// The minimum of a format.
+fn grouped_from(format: QuantFormat) -> usize {
+    match format {
+        QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Mxfp4 => 2,
+        QuantFormat::Q4_1 => 3,
+        _ => GROUPED,
+    }
+}
 
 /// Maximum bytes of scratch memory for decoded weights.
 const MOST_SCRATCH: usize = 1 << 30;
@@ -273,7 +283,7 @@ pub(crate) fn lower_round(
     let Some(products) = products.filter(|_| x.ty.dtype == DType::F32 && rows.m <= OF_BLOCK) else {
         return Ok(false);
     };
-    Ok(rows.m >= GROUPED && on_warp_groups(plan, format, rows, &products)?
+    Ok(rows.m >= grouped_from(format) && on_warp_groups(plan, format, rows, &products)?
         || rows.m >= tiled_from(format) && norm.is_none() && tiled(plan, format, rows, &products)?)
 }
 
@@ -289,7 +299,7 @@ impl Lower<CudaDevice> for QuantMatmul {
         let hardware = *plan.target;
         let rows = Rows { at: x.at, m, depth, norm: None };
         let product = Product { weights: weights.at, out: out.at, n, addend: addend.map(|addend| addend.at) };
-        if m >= GROUPED && on_warp_groups(plan, self.format, rows, &[product])? {
+        if m >= grouped_from(self.format) && on_warp_groups(plan, self.format, rows, &[product])? {
             return Ok(());
         }
         let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
@@ -343,7 +353,7 @@ pub(crate) fn lower_normed(
     let (m, shape) = (x.ty.shape.rows(), weights.ty.shape);
     let rows = Rows { at: x.at, m, depth: shape.columns(), norm: Some((*norm, gamma.at)) };
     let product = Product { weights: weights.at, out: outputs[0].at, n: shape.rows(), addend: None };
-    if m >= GROUPED && on_warp_groups(plan, format, rows, &[product])? {
+    if m >= grouped_from(format) && on_warp_groups(plan, format, rows, &[product])? {
         return Ok(());
     }
     let kernel = quant::WarpQuantMatmul::new(format, m, plan.target.target);
@@ -417,6 +427,8 @@ mod tests {
             assert!(tiled[1].starts_with("tiled_quant_matmul"), "{tiled:?}");
         }
         assert!(of(QuantFormat::Q4K, GROUPED - 1, false)[1].starts_with("tiled_quant_matmul"));
+        assert_eq!(of(QuantFormat::Q4_0, 2, false), ["half_rows_16_twice", "warp_group_quant_matmul_q4_0_16"]);
+        assert_eq!(of(QuantFormat::Q4_0, 1, false), ["warp_quant_matmul_q4_0_1_overlapping"]);
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Tiling {
         let across = extent("chunks", self.chunks() * (PAIRS / (ROUNDING_THREADS / WARP)) as usize, MAX_GRID_X)?;
         let words = [extent("rows", self.m, MOST)?, extent("elements of a row", self.depth, MOST)?];
         let arguments = (0..3).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
-        Ok((RoundRows { group: self.step.group }, Launch { grid: [across, fours, 1], arguments }))
+        Ok((RoundRows { adjacent: self.step.adjacent }, Launch { grid: [across, fours, 1], arguments }))
     }
 
     /// The product, and its launch. Buffers: rounded x, units and sums, weights, and the parts of the result if there are several,
@@ -181,19 +181,19 @@ impl Tiling {
 /// Rounds rows of x to 16 bits, 32 elements in units of their largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RoundRows {
-    /// Adjacent weights with a common step, 16 or 32, which determines the order of elements of x.
-    group: u32,
+    /// Adjacent elements that the lanes of a quad share, 16 or 32: this determines the order of elements of x.
+    adjacent: u32,
 }
 
 impl RoundRows {
     /// Every kernel.
     pub fn all() -> [Self; 2] {
-        [16, 32].map(|group| Self { group })
+        [16, 32].map(|adjacent| Self { adjacent })
     }
 
     /// A warp processes a pair of groups of four rows. Lane `4 (2 i + b) + t` of a product has byte b of row i, the
-    /// lower byte for b = 1: eight of each group from 8 t on, or, with steps of 16 elements, four of each half of it
-    /// from 4 t on.
+    /// lower byte for b = 1: eight of each group from 8 t on, or, if the quad shares 16, four of each half of it from
+    /// 4 t on.
     fn write(&self, k: &Builder) {
         let x = k.buffer::<f32>("x");
         let planes = k.buffer::<u32>("planes");
@@ -206,7 +206,7 @@ impl RoundRows {
         let four = k.ctaid_y();
         let row = k.min(k.mad(four, ACROSS, in_four), m - 1);
         let [first, second] =
-            if self.group == GROUP { [t * 8u32, t * 8u32 + 4u32] } else { [t * 4u32, t * 4u32 + 16u32] };
+            if self.adjacent == GROUP { [t * 8u32, t * 8u32 + 4u32] } else { [t * 4u32, t * 4u32 + 16u32] };
         let element = k.mad(pair, PAIR, in_pair) * GROUP;
         let there = k.lt(element, depth);
         let of_group = x.index_wide(k.mad_wide(row, depth, k.cvt_u64(element)));
@@ -229,7 +229,7 @@ impl RoundRows {
 
 impl Kernel for RoundRows {
     fn name(&self) -> String {
-        format!("round_rows_{}", self.group)
+        format!("round_rows_{}", self.adjacent)
     }
 
     fn build(&self) -> PtxKernel {

@@ -33,17 +33,20 @@ pub(super) enum Codes {
 }
 
 impl Codes {
-    /// The numbers of four integers below 16, or below 32 for [`Codes::Less`], a signed byte each.
-    pub(super) fn numbers<'k>(self, k: &'k Builder, integers: Word<'k>) -> Word<'k> {
-        match self {
-            Self::Less(0) => integers,
+    /// The numbers of the lower nibbles of a word, and of the upper ones, a signed byte each. `fifths`: for either, what is added to
+    /// the integers of [`Codes::Less`].
+    fn numbers<'k>(self, k: &'k Builder, word: Word<'k>, fifths: Option<[Word<'k>; 2]>) -> [Word<'k>; 2] {
+        let less = match self {
+            Self::Less(less) => u32::from(less) * 0x0101_0101,
+            Self::Normal => return looked_up(k, &NORMAL, word),
+            Self::Doubled => return looked_up(k, &DOUBLED, word),
+        };
+        let lower = [word, word >> 4].map(|word| word & 0x0f0f_0f0fu32);
+        let integers = [0, 1].map(|i: usize| fifths.map_or(lower[i], |bits| lower[i] | bits[i]));
+        match less {
+            0 => integers,
             // No byte borrows from the next.
-            Self::Less(less) => {
-                let less = u32::from(less) * 0x0101_0101;
-                ((integers | 0x8080_8080u32) - less) ^ 0x8080_8080u32
-            }
-            Self::Normal => looked_up(k, &NORMAL, integers),
-            Self::Doubled => looked_up(k, &DOUBLED, integers),
+            _ => integers.map(|integers| ((integers | 0x8080_8080u32) - less) ^ 0x8080_8080u32),
         }
     }
 }
@@ -92,6 +95,9 @@ pub(super) struct Step {
     pub(super) bytes: u32,
     /// Adjacent elements with a common step.
     pub(super) group: u32,
+    /// Adjacent elements that the lanes of a quad share, 16 or 32: this determines the order of elements of x. With 16, a lane's
+    /// elements of a block of 32 are the nibbles of one word.
+    pub(super) adjacent: u32,
     /// Whether elements have steps and minima.
     pub(super) has_minima: bool,
     /// Whether bytes are unsigned.
@@ -110,6 +116,7 @@ impl Step {
                 elements: 256,
                 bytes: format.block_bytes() as u32,
                 group: 32,
+                adjacent: 32,
                 has_minima: true,
                 unsigned: true,
                 is_split: false,
@@ -119,6 +126,7 @@ impl Step {
                 elements: 256,
                 bytes: 210,
                 group: 16,
+                adjacent: 16,
                 has_minima: false,
                 unsigned: false,
                 is_split: true,
@@ -129,6 +137,7 @@ impl Step {
                 elements: 128,
                 bytes: 136,
                 group: 32,
+                adjacent: 32,
                 has_minima: false,
                 unsigned: false,
                 is_split: true,
@@ -141,6 +150,7 @@ impl Step {
                     elements: 128,
                     bytes: 4 * small.bytes,
                     group: 32,
+                    adjacent: 16,
                     has_minima: small.minimum.is_some(),
                     unsigned: false,
                     is_split: true,
@@ -151,6 +161,7 @@ impl Step {
                 elements: 256,
                 bytes: 136,
                 group: 32,
+                adjacent: 16,
                 has_minima: false,
                 unsigned: false,
                 is_split: true,
@@ -161,6 +172,7 @@ impl Step {
                 elements: 128,
                 bytes: 68,
                 group: 32,
+                adjacent: 16,
                 has_minima: false,
                 unsigned: false,
                 is_split: true,
@@ -366,22 +378,18 @@ fn small<'k>(
     turn: Turn<'k>,
 ) -> Row<'k> {
     let block = small.bytes;
-    // The lower half of a block's elements is in the lower nibbles of its bytes, the upper half in the upper ones.
-    let right = (t & 2u32) << 1;
     // Every second block may begin two bytes further in a word.
     let from = |first: Word<'k>| [0, block].map(|further: u32| Unaligned::new(k, at, first + further));
-    let of_lane = from(bytes + (t & 1u32) * 8u32 + small.lower);
+    let of_lane = from(bytes + t * 4u32 + small.lower);
     let of_fifths = small.fifths.map(|fifths| from(bytes + fifths));
     let group = |number: u32| {
         let (second, pair) = (number as usize % 2, number / 2 * 2 * block);
-        let words = of_lane[second].words(pair, 2);
-        let bits = of_fifths.as_ref().map(|fifths| fifths[second].words(pair, 1)[0]);
-        let integers = |(i, word): (u32, Word<'k>)| {
-            let lower = word >> right & 0x0f0f_0f0fu32;
-            let first = t * 8u32 + 4 * i;
-            small.codes.numbers(k, bits.map_or(lower, |bits| lower | fifth_bits(bits, first)))
-        };
-        (0..).zip(words).map(integers).collect()
+        let word = of_lane[second].words(pair, 1)[0];
+        let fifths = of_fifths.as_ref().map(|fifths| {
+            let bits = fifths[second].words(pair, 1)[0];
+            [0, 16].map(|half: u32| fifth_bits(bits, t * 4u32 + half))
+        });
+        small.codes.numbers(k, word, fifths).to_vec()
     };
     let groups = (0..4).map(group).collect();
     let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * block };
@@ -394,13 +402,8 @@ fn small<'k>(
 
 /// IQ4_XS.
 fn iq4_xs<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
-    let right = (t & 2u32) << 1;
-    let of_lane = at.byte_index((t & 1u32) * 8u32).bytes(8);
-    let group = |number: i32| {
-        let words = [0, 1].map(|i| k.ld(of_lane.bytes(16 * number + 4 * i)));
-        words.into_iter().map(|word| Codes::Normal.numbers(k, word >> right & 0x0f0f_0f0fu32)).collect()
-    };
-    let groups = (0..8).map(group).collect();
+    let of_lane = at.byte_index(t * 4u32).bytes(8);
+    let groups = (0..8).map(|group| looked_up(k, &NORMAL, k.ld(of_lane.bytes(16 * group))).to_vec()).collect();
     let [first, lower] = [0, 1].map(|word| k.ld(at.offset(word)));
     let unit = k.cvt_f32(k.halves::<F16>(first)[0]);
     // Scales plus 32, a byte each: four bits are in one place, two in another.
@@ -421,11 +424,9 @@ fn iq4_xs<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, t: Word<'k>, turn: T
 /// Four blocks of MXFP4.
 fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
     const BLOCK: u32 = 17;
-    // The lower half of a block's elements is in the lower nibbles of its bytes, the upper half in the upper ones.
-    let right = (t & 2u32) << 1;
     let group = |block: u32| {
-        let of_lane = Unaligned::odd(k, at, bytes + (t & 1u32) * 8u32 + (1 + BLOCK * block));
-        of_lane.words(0, 2).into_iter().map(|word| Codes::Doubled.numbers(k, word >> right & 0x0f0f_0f0fu32)).collect()
+        let of_lane = Unaligned::odd(k, at, bytes + t * 4u32 + (1 + BLOCK * block));
+        looked_up(k, &DOUBLED, of_lane.words(0, 1)[0]).to_vec()
     };
     let groups = (0..4).map(group).collect();
     let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
@@ -442,15 +443,19 @@ fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: W
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
 }
 
-/// The numbers of a book at four indices below 16, one in each byte.
-fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], indices: Word<'k>) -> Word<'k> {
-    let table = |from: usize| u32::from_le_bytes(std::array::from_fn(|i| book[from + i] as u8));
-    // The lower three bits of each index as the four digits of a selector: with the fourth bit it would repeat a sign.
-    let three = indices & 0x0707_0707u32;
-    let pairs = (three | three >> 4) & 0x00ff_00ffu32;
-    let selector = pairs | pairs >> 8;
-    let [first, second] = [0, 8].map(|from| k.prmt(k.constant(table(from)), k.constant(table(from + 4)), selector));
-    // The fourth bit at the top of each byte, repeated through it.
-    let seconds = k.prmt(indices << 4, 0u32, 0xba98u32);
-    first & !seconds | second & seconds
+/// The numbers of a book at the lower nibbles of a word, and at the upper ones, one in each byte.
+fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], word: Word<'k>) -> [Word<'k>; 2] {
+    let table = |from: usize| k.constant(u32::from_le_bytes(std::array::from_fn(|i| book[from + i] as u8)));
+    let tables = [0, 4, 8, 12].map(table);
+    // Each nibble as a digit of a selector, which takes three bits of an index: with the fourth it would repeat a sign.
+    let selectors = word & 0x7777_7777u32;
+    let raised = word << 4;
+    // The numbers at both nibbles of a byte, and then at those of the next.
+    let [first, last] = [(selectors, 0xd9c8u32), (selectors >> 16, 0xfbea)].map(|(selector, signs)| {
+        let [first, second] = [0, 2].map(|i: usize| k.prmt(tables[i], tables[i + 1], selector));
+        // The fourth bit of each index, repeated through a byte.
+        let seconds = k.prmt(raised, word, signs);
+        first & !seconds | second & seconds
+    });
+    [0x6420u32, 0x7531].map(|selector| k.prmt(first, last, selector))
 }

@@ -205,7 +205,7 @@ impl<'k> Activations<'k> {
         let group = shape.step.group;
         let pair = g >> 1;
         let plane = (pair & (across - 1)) * 2u32 + (g & 1u32);
-        let bytes = step * shape.step.elements + (pair >> across.ilog2()) * group + t * (group / 4);
+        let bytes = step * shape.step.elements + (pair >> across.ilog2()) * group + t * (shape.step.adjacent / 4);
         let plane = self.planes.byte_index(k.mad(plane, shape.pitch(), bytes));
         // Groups of sixteen elements have pairs of scales.
         let number = t >> across.ilog2();
@@ -226,7 +226,11 @@ impl<'k> Activations<'k> {
         let (k, shape) = (self.k, self.shape);
         let group = shape.step.group;
         let at = reader.plane.bytes((set * shape.groups_at_once() * group + four * 8 * shape.pitch()) as i32);
-        if group == GROUP { k.ld_v::<_, _, 2>(at).to_vec() } else { vec![k.ld(at)] }
+        match (group, shape.step.adjacent) {
+            (GROUP, GROUP) => k.ld_v::<_, _, 2>(at).to_vec(),
+            (GROUP, adjacent) => vec![k.ld(at), k.ld(at.bytes(adjacent as i32))],
+            _ => vec![k.ld(at)],
+        }
     }
 
     /// The scale of a set of groups, and the sum of the integers.

@@ -5,8 +5,8 @@
 //! zero, that is more than the contract of the product allows: the row's unit becomes NaN, as for elements that are not finite, and
 //! so do its products, which are computed again.
 
-use kiln_ir::Result;
 use kiln_ir::op::RmsNorm;
+use kiln_ir::{QuantFormat, Result};
 
 use super::weights::{CHUNK, GROUP, LOWER, MINIMUM, Packing};
 use crate::kernel::{MAX_GRID_X, extent};
@@ -49,12 +49,12 @@ impl HalfRows {
 
     /// Every kernel.
     pub fn all() -> Vec<Self> {
-        let packings = [Packing::Affine { five: false }, Packing::Q6K, Packing::Q8_0];
+        let formats = [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q8_0, QuantFormat::Q4_1];
         let of = |packing| {
             [[false, false], [false, true], [true, false], [true, true]]
                 .map(|[has_lower, is_normed]| Self::new(packing, has_lower, is_normed))
         };
-        packings.into_iter().flat_map(of).collect()
+        formats.into_iter().filter_map(Packing::of).flat_map(of).collect()
     }
 
     /// Bytes of rounded rows, of units, and of the sums of groups; `None` where they are beyond a `usize`.
@@ -144,7 +144,9 @@ impl HalfRows {
         groups(&|at| {
             let is_there = k.lt(at, depth);
             let x: Vec<F32<'k>> = load(x, at).as_flattened().iter().map(|&x| x * over).collect();
-            let pairs: Vec<[F32<'k>; 2]> = x.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+            // In the order of weights: the first and the third of four elements are a pair.
+            let pairs: Vec<[F32<'k>; 2]> =
+                x.chunks_exact(VECTOR as usize).flat_map(|x| [[x[0], x[2]], [x[1], x[3]]]).collect();
             let store = |to: Pointer<'k, Global, u32>, words: [Value<'k, u32>; 4]| {
                 // Word `4 i + t` of a group is word i of lane t of a product.
                 let to = to.index(k.mad(t, VECTOR, at >> 1));
