@@ -5,7 +5,7 @@ use std::path::Path;
 use kiln::Engine;
 
 use crate::architecture::encoder::{Config, Pass, Weights};
-use crate::pooling::{Pooling, Sentences};
+use crate::sentences::{Pooling, Sentences};
 use crate::weights::Source;
 use crate::{Error, Folder, Result, Tokenizer};
 

@@ -11,7 +11,7 @@
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
-//! | `embedding` | [`EmbeddingModel`]: texts as vectors |
+//! | `embedding`, `sentences` | [`EmbeddingModel`]: texts as vectors; settings of files for them |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, granite, smollm3, olmo2, gpt-oss |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
@@ -71,10 +71,10 @@ mod model;
 #[cfg(not(browser_gpu))]
 mod outline;
 mod placement;
-mod pooling;
 #[cfg(not(target_arch = "wasm32"))]
 mod quantize;
 mod sampling;
+mod sentences;
 mod sequence_id;
 mod sequences;
 mod session;
@@ -102,10 +102,10 @@ pub use model::Model;
 #[cfg(not(browser_gpu))]
 pub use outline::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
-pub use pooling::Pooling;
 #[cfg(not(target_arch = "wasm32"))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
+pub use sentences::Pooling;
 pub use sequence_id::SequenceId;
 #[cfg(not(browser_gpu))]
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};

@@ -27,7 +27,7 @@ use crate::architecture::encoder::Config as EncoderConfig;
 #[cfg(feature = "chat")]
 use crate::chat::{DEFAULT, Templates};
 use crate::config::Config;
-use crate::pooling::Sentences;
+use crate::sentences::Sentences;
 use crate::{Error, ModelKind, Result, Tokenizer};
 
 /// A model in a folder, as Hugging Face's library transformers saves it. Its files are validated when it is opened.
