@@ -6,7 +6,7 @@ use kiln::Engine;
 
 use crate::architecture::encoder::{Config, Pass, Weights};
 use crate::sentences::{Pooling, Sentences};
-use crate::weights::Source;
+use crate::tensor_source::Source;
 use crate::{Error, Folder, Result, Tokenizer};
 
 /// Tokens that are computed at once, padding included.

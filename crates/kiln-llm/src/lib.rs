@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `model`, `config`, `tensor_source` | [`Model`]: what a file says, checked, and its weights as tensors |
 //! | `outline` | `ModelOutline`: a model without its weights, for plans |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
@@ -79,12 +79,12 @@ mod sequence_id;
 mod sequences;
 mod session;
 mod stream;
+mod tensor_source;
 mod text_parts;
 #[cfg(not(target_arch = "wasm32"))]
 mod throughput;
 mod tokenizer;
 mod unicode;
-mod weights;
 
 pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;

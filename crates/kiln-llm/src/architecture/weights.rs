@@ -7,7 +7,7 @@ use super::projection::{Parts, Projection};
 use super::rope::Rotary;
 use super::{HeadNorms, Norms};
 use crate::config::Config;
-use crate::weights::Source;
+use crate::tensor_source::Source;
 use crate::{Error, Result};
 
 /// The weights of a model. Matrices are `[outputs, inputs]`, as in files.

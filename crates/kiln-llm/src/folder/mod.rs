@@ -8,7 +8,7 @@ mod keys;
 mod names;
 mod packed;
 pub(crate) mod safetensors;
-mod weights;
+mod tensors;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use kiln_gguf::{Bytes, Gguf};
 pub(crate) use names::adapted_module;
 use names::{DecoderNames, EncoderNames, Names};
 use serde_json::Value;
-pub(crate) use weights::Weights;
+pub(crate) use tensors::Weights;
 
 use crate::architecture::encoder::Config as EncoderConfig;
 #[cfg(feature = "chat")]
