@@ -5,7 +5,7 @@ use kiln_ir::{Result, Shape, TensorType};
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::rows::RowsPlan;
-use kiln_ptx::kernels::{softmax, strided};
+use kiln_ptx::kernels::{shape, softmax};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
@@ -70,7 +70,7 @@ impl Lower<CudaDevice> for GroupNorm {
         let vector = TensorType::f32(Shape::new(&[row])?);
         let [scale, shift] = [0, 1].map(|_| plan.scratch(vector));
         for (filled, value) in [(scale, 1.0f32), (shift, 0.0)] {
-            plan.run(strided::Fill, strided::Fill.launch(value.to_bits(), row)?, &[filled.at]);
+            plan.run(shape::Fill, shape::Fill.launch(value.to_bits(), row)?, &[filled.at]);
         }
         let normed = Norm::layer(rows, row, self.eps.get(), plan.target.target)?;
         run(plan, normed, &[x, scale, shift], &normal);
