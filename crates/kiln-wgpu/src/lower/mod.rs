@@ -21,6 +21,7 @@ mod scatter;
 mod shape;
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod small_bindings;
+mod sort;
 mod topk;
 mod transpose;
 mod write_rows;
