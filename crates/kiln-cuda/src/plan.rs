@@ -18,7 +18,7 @@ use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
+use kiln_ptx::kernels::matmul::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::pooling::Pool;
 use kiln_ptx::kernels::quant::{

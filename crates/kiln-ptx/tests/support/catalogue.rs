@@ -16,7 +16,7 @@ use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{
+use kiln_ptx::kernels::matmul::{
     Epilogue, FewRowsGemm, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm,
     WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
 };
