@@ -88,6 +88,8 @@ mod unicode;
 
 pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
+#[cfg(not(target_arch = "wasm32"))]
+pub use architecture::TokenWork;
 #[cfg(feature = "chat")]
 pub use chat::{Channel, ChatTemplate, Message, Reply};
 pub use embedding::{EmbeddingModel, EmbeddingOptions};
@@ -112,5 +114,5 @@ pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, 
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use stream::GenerationStream;
 #[cfg(not(target_arch = "wasm32"))]
-pub use throughput::{BatchTime, TokenWork};
+pub use throughput::BatchTime;
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

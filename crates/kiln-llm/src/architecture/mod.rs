@@ -31,4 +31,6 @@ pub(crate) use rows::{Copying, Layout, Row, Rows};
 pub use table::ModelKind;
 use table::encoder_named;
 pub(crate) use table::{Architecture, Caps, Gate, HeadNorms, Mixture, Norms, WindowRope, Windows, encoder_names};
+#[cfg(not(target_arch = "wasm32"))]
+pub use weights::TokenWork;
 pub(crate) use weights::Weights;
