@@ -16,8 +16,9 @@
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, granite, smollm3, olmo2, gpt-oss |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `architecture/feed_forward` | gated networks and mixtures of experts |
-//! | `architecture/cached`, `rows`, `outcome`, `drawing` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens; a token drawn on the device |
-//! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
+//! | `architecture/cached`, `rows` | how tokens see the keys that are kept; the graph of several sequences |
+//! | `architecture/outcome`, `candidates`, `drawing` | logits and what is chosen by them; the likeliest tokens; a token drawn on the device |
+//! | `architecture/adapters`, `modules` | adapters stacked beside the weights of a decoder; the names of the projections that they change |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `text_parts` | the numbers of tokens that graphs compute at once |

@@ -39,9 +39,6 @@ pub struct TokenWork {
     pub flops: u64,
 }
 
-/// The projections of a layer that adapters change, by their names in GGUF files.
-pub(super) const ADAPTED: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
-
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
     /// Norms of attention's input and output.
@@ -156,7 +153,7 @@ impl Layer {
         whole.chain(ffn.shares()).collect()
     }
 
-    /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that applies to every
+    /// The projections of [`ADAPTED`](super::modules::ADAPTED) that the layer has: a mixture of experts has no matrix that applies to every
     /// token.
     pub(super) fn adapted(&mut self) -> Vec<&mut Projection> {
         let Self { q, k, v, output, ffn, .. } = self;
