@@ -1,5 +1,6 @@
 //! The engine: what the machine has, and where each operation goes.
 
+mod absences;
 mod budget;
 mod builder;
 #[cfg(not(browser_gpu))]
@@ -31,11 +32,10 @@ use kiln_simd::Simd;
 pub use profile::ProfileStatus;
 use web_time::Instant;
 
-use crate::batch::Holder;
+use crate::Absent;
 use crate::gpus::{Gpu, Opening};
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
-use crate::{Absent, Batch};
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
 /// where nothing can wait, `run_async` runs any of them.
@@ -289,11 +289,6 @@ impl Engine {
             return Ok(explanation.shared(segments, why));
         }
         Ok(explanation)
-    }
-
-    /// An empty batch, to record operations that run together.
-    pub fn batch(&self) -> Batch<'_> {
-        Batch::new(Holder::Borrowed(self))
     }
 
     /// The CPU placement of a step of a batch.
