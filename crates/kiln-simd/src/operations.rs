@@ -20,6 +20,10 @@ impl Operations for Simd {
         Call::with(op, inputs, |call| run_checked(self, call, outputs))
     }
 
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        Self::run_call(self, call, outputs)
+    }
+
     fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
         require_default!(self.quick_elementwise(op, operands, out));
         elementwise::run_slices(self, &op, operands, out)
