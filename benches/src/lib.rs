@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
-pub mod limits;
+pub mod ceilings;
 pub mod measure;
 pub mod suite;
 

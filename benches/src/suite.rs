@@ -7,7 +7,7 @@ use kiln_simd::ceilings::Pass;
 use kiln_simd::{Isa, Simd};
 use serde::Serialize;
 
-use crate::limits::Limits;
+use crate::ceilings::Limits;
 use crate::measure::Run;
 use crate::{Effort, Sampler, Timing};
 

@@ -268,7 +268,8 @@ sources! {
         /// Where each row of a table comes from that rows are written to.
         SCATTER_SOURCES = scatter_sources;
     }
-    topk includes [float_order, sort_key, top_k_key, top_k_order, top_k_sort_in_groups] {
+    sort includes [sort_key] {}
+    topk includes [float_order, top_k_key, top_k_order, top_k_sort_in_groups] {
         /// Sorted runs merged in pairs, as far as they may be among the greatest.
         TOP_K_MERGE = top_k_merge;
         /// The greatest of parts of long rows.

@@ -11,6 +11,8 @@ use crate::Result;
 const REFERENCE: &str = "docs/reference.md";
 /// The page with the map of tests.
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
+/// The page that says which file holds what.
+const ARCHITECTURE: &str = "docs/architecture.md";
 
 /// Fails with every table, link or line that has to be corrected.
 ///
@@ -26,6 +28,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     faults.extend(differences(REFERENCE, "Commands", &reference, &commands()));
     faults.extend(differences(REFERENCE, "Examples", &reference, &examples(root, &sources)));
     faults.extend(differences(CONTRIBUTING, "The map of tests", &contributing, &crate::test::step_names()));
+    faults.extend(missing_sources(ARCHITECTURE, &std::fs::read_to_string(root.join(ARCHITECTURE))?, &sources));
     for file in sources.iter().filter(|file| file.is("md")) {
         faults.extend(dead_links(root, file, &sources));
     }
@@ -178,6 +181,19 @@ fn dead_links(root: &Path, page: &Source, sources: &[Source]) -> Vec<String> {
         }
     }
     dead
+}
+
+/// The source files that a page names between backticks, by the ends of their paths, and that do not exist.
+fn missing_sources(page: &str, text: &str, sources: &[Source]) -> Vec<String> {
+    let mut missing = Vec::new();
+    for name in prose(text).lines().flat_map(|line| line.split('`').skip(1).step_by(2)) {
+        let is_a_source = name.rsplit_once('.').is_some_and(|(_, kind)| ["rs", "wgsl", "js", "mjs"].contains(&kind));
+        let is_a_path = name.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+        if is_a_source && is_a_path && !sources.iter().any(|source| source.path.ends_with(name)) {
+            missing.push(format!("{page}: `{name}` does not exist"));
+        }
+    }
+    missing
 }
 
 /// The anchor of a heading.
@@ -363,6 +379,14 @@ mod tests {
         let text = "# A title\n[a](src/main.rs) [b](#a-title) [c](https://example.com) [d](none.md) [e](#none)\n```\n[f](g)\n```\n";
         let page = Source { path: root.join("Cargo.toml"), text: text.to_owned() };
         assert_eq!(dead_links(root, &page, std::slice::from_ref(&page)).len(), 2);
+    }
+
+    #[test]
+    fn names_of_sources_that_do_not_exist_are_found() {
+        let sources = [source("/a/src/b.rs", ""), source("/a/page/c.js", "")];
+        let text = "`b.rs` `src/b.rs` `c.js` `page/` `x.y` `f(d.rs)`\n`d.rs` and `rc/b.rs`\n```\n`e.rs`\n```\n";
+        let found = missing_sources("page", text, &sources);
+        assert_eq!(found, ["page: `d.rs` does not exist", "page: `rc/b.rs` does not exist"]);
     }
 
     #[test]

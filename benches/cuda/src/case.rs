@@ -3,7 +3,7 @@
 use half::bf16;
 use kiln_ir::{QuantFormat, f16};
 
-use crate::contender::Result;
+use crate::Result;
 
 /// The type of the numbers that a product reads, and their precision.
 #[derive(Debug, Clone, Copy, PartialEq)]

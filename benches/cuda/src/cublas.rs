@@ -13,8 +13,9 @@ use cudarc::cublas::sys::{
 use cudarc::driver::{self, CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use half::{bf16, f16};
 
+use crate::Result;
 use crate::case::{Case, Data, Numbers};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Ready};
 
 pub(crate) struct Cublas {
     stream: Arc<CudaStream>,

@@ -13,8 +13,9 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::{self, CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 
+use crate::Result;
 use crate::case::{Case, Data, Numbers};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Ready};
 use crate::cublas::Matrix;
 
 /// Algorithms that are tried.

@@ -5,8 +5,9 @@ use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperati
 use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
 use kiln_ir::{Buffer, DType, Operand, Operations, Precision, Record, Shape};
 
+use crate::Result;
 use crate::case::{Case, Data, EPS, Numbers, Rows, random};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Ready};
 
 pub(crate) struct Kiln {
     /// The device that reads f32 unchanged.

@@ -25,11 +25,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use case::{Case, Data};
-use contender::{Contender, Ready, Result};
+use contender::{Contender, Ready};
 use cublas::Cublas;
 use cublaslt::CublasLt;
 use kiln::Kiln;
 use turns::Effort;
+
+/// An error, as a sentence.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const EXAMPLES: &str = "\
 Examples:

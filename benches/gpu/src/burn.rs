@@ -5,8 +5,9 @@
 use burn::tensor::wgpu::WgpuBackend;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData, activation};
 
+use crate::Result;
 use crate::case::{Case, Data, FACTOR, OPERATIONS};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Ready};
 use crate::host::Host;
 
 pub(crate) struct Burn {

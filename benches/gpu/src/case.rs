@@ -2,7 +2,7 @@
 
 use kiln_ir::{QuantFormat, f16};
 
-use crate::contender::Result;
+use crate::Result;
 
 /// The computation of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]

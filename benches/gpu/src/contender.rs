@@ -1,9 +1,7 @@
 //! What takes part: a library on an open device.
 
+use crate::Result;
 use crate::case::{Case, Data};
-
-/// An error, as a sentence.
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// A library on an open device.
 pub(crate) trait Contender {

@@ -1,6 +1,7 @@
 //! Functions from host to host as cases.
 
-use crate::contender::{Ready, Result};
+use crate::Result;
+use crate::contender::Ready;
 
 /// A function from host to host, which leaves no work in flight.
 pub(crate) struct Host<F> {

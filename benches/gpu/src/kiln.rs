@@ -9,8 +9,9 @@ use kiln_wgpu::{
     AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
 };
 
+use crate::Result;
 use crate::case::{Case, Data, FACTOR, OPERATIONS, random};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Ready};
 use crate::host::Host;
 
 pub(crate) struct Kiln {

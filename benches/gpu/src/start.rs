@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{Contender, Result};
+use crate::Result;
+use crate::contender::Contender;
 use crate::turns::{Effort, median};
 
 /// Seconds from the start of the work.

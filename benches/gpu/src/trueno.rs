@@ -6,8 +6,9 @@ use std::sync::Arc;
 use trueno::backends::gpu::runtime::block_on;
 use trueno::backends::gpu::{BufferId, GpuCommandBatch, GpuDevice, PipelineCache, wgpu};
 
+use crate::Result;
 use crate::case::{Case, Data, FACTOR, OPERATIONS};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Ready};
 use crate::host::Host;
 
 pub(crate) struct Trueno {

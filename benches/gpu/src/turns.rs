@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::contender::{Ready, Result};
+use crate::Result;
+use crate::contender::Ready;
 
 /// The time for one case.
 #[derive(Debug, Clone, Copy)]

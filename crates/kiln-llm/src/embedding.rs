@@ -5,8 +5,8 @@ use std::path::Path;
 use kiln::Engine;
 
 use crate::architecture::encoder::{Config, Pass, Weights};
-use crate::pooling::{Pooling, Sentences};
-use crate::weights::Source;
+use crate::sentences::{Pooling, Sentences};
+use crate::tensor_source::Source;
 use crate::{Error, Folder, Result, Tokenizer};
 
 /// Tokens that are computed at once, padding included.

@@ -11,8 +11,8 @@ use kiln_gguf::{Gguf, Writer};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Step, Weights};
 use crate::config::Config;
+use crate::tensor_source::Source;
 use crate::text_parts::Parts;
-use crate::weights::Source;
 use crate::{Adapter, Error, Result};
 
 /// The name of this module in errors.

@@ -6,18 +6,19 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `model`, `config`, `tensor_source` | [`Model`]: what a file says, checked, and its weights as tensors |
 //! | `outline` | `ModelOutline`: a model without its weights, for plans |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
-//! | `embedding` | [`EmbeddingModel`]: texts as vectors |
+//! | `embedding`, `sentences` | [`EmbeddingModel`]: texts as vectors; settings of files for them |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, granite, smollm3, olmo2, gpt-oss |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `architecture/feed_forward` | gated networks and mixtures of experts |
-//! | `architecture/cached`, `rows`, `outcome`, `drawing` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens; a token drawn on the device |
-//! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
+//! | `architecture/cached`, `rows` | how tokens see the keys that are kept; the graph of several sequences |
+//! | `architecture/outcome`, `candidates`, `drawing` | logits and what is chosen by them; the likeliest tokens; a token drawn on the device |
+//! | `architecture/adapters`, `modules` | adapters stacked beside the weights of a decoder; the names of the projections that they change |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `text_parts` | the numbers of tokens that graphs compute at once |
@@ -71,23 +72,25 @@ mod model;
 #[cfg(not(browser_gpu))]
 mod outline;
 mod placement;
-mod pooling;
 #[cfg(not(target_arch = "wasm32"))]
 mod quantize;
 mod sampling;
+mod sentences;
 mod sequence_id;
 mod sequences;
 mod session;
 mod stream;
+mod tensor_source;
 mod text_parts;
 #[cfg(not(target_arch = "wasm32"))]
 mod throughput;
 mod tokenizer;
 mod unicode;
-mod weights;
 
 pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
+#[cfg(not(target_arch = "wasm32"))]
+pub use architecture::TokenWork;
 #[cfg(feature = "chat")]
 pub use chat::{Channel, ChatTemplate, Message, Reply};
 pub use embedding::{EmbeddingModel, EmbeddingOptions};
@@ -102,15 +105,15 @@ pub use model::Model;
 #[cfg(not(browser_gpu))]
 pub use outline::ModelOutline;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
-pub use pooling::Pooling;
 #[cfg(not(target_arch = "wasm32"))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
+pub use sentences::Pooling;
 pub use sequence_id::SequenceId;
 #[cfg(not(browser_gpu))]
 pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use stream::GenerationStream;
 #[cfg(not(target_arch = "wasm32"))]
-pub use throughput::{BatchTime, TokenWork};
+pub use throughput::BatchTime;
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

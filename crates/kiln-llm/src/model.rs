@@ -10,7 +10,7 @@ use crate::architecture::Weights;
 #[cfg(feature = "chat")]
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
-use crate::weights::Source;
+use crate::tensor_source::Source;
 use crate::{DeviceLayers, Error, Folder, Result, Tokenizer};
 
 /// The message for an adapter in place of a model.

@@ -3,19 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Model, Result, Sampler, SequenceOptions, Sequences, Session};
-
-/// The weights that one token is computed with: what limits how many tokens a second a device can compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TokenWork {
-    /// Bytes that the generation of a token reads: the weights of all layers and of the logits. Of a mixture of experts, those of
-    /// the experts that a token uses. Keys, values and the token's row of the embedding are not counted.
-    pub bytes: u64,
-    /// Floating-point operations of a token of a prompt: two for each element of the matrices of layers. Attention, which depends on
-    /// the context, and the logits, which the last token alone needs, are not counted.
-    pub flops: u64,
-}
+use crate::{Model, Result, Sampler, SequenceOptions, Sequences, Session, TokenWork};
 
 /// The time that several sequences take, see [`Sequences::time`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use kiln_ir::graph::Fetch;
 use kiln_ir::op::{Elementwise, Matmul};
 use kiln_ir::{QuantFormat, Result};
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::matmul::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::QuantMatmul;
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::{Kernel, PtxKernel, PtxType, Target};

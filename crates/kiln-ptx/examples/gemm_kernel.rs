@@ -2,7 +2,7 @@
 //! tensor cores of Hopper. Prints the texts; no GPU.
 
 use kiln_ir::op::{ElementwiseKind, Matmul, MatmulExtents};
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::matmul::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Kernel, Launch, PtxModule, PtxType};
 
 const EXTENTS: MatmulExtents = MatmulExtents::of_one([1000, 304, 776]);

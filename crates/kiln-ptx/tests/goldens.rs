@@ -7,7 +7,7 @@ use kiln_ir::QuantFormat;
 use kiln_ir::graph::Fetch;
 use kiln_ir::op::{Elementwise, Matmul};
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gemm::{Epilogue, TiledGemm, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::matmul::{Epilogue, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::Quantize;
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, PtxType, Target};
 

@@ -7,7 +7,9 @@ use kiln_ir::op::{
 };
 use kiln_ir::{Buffer, Error, Operand, TensorType};
 use kiln_ptx::kernels::attention::TiledAttention;
-use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm};
+use kiln_ptx::kernels::matmul::{
+    Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm,
+};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
 use kiln_ptx::kernels::rows::RowsPlan;

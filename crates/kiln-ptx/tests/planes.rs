@@ -4,7 +4,7 @@ use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands, RmsNorm};
 use kiln_ir::{Buffer, DType, Error, QuantFormat, Shape, TensorType};
 use kiln_ptx::kernels::attention::CausalSight;
-use kiln_ptx::kernels::gemm::FewRowsGemm;
+use kiln_ptx::kernels::matmul::FewRowsGemm;
 use kiln_ptx::kernels::quant::{RepairRows, SplitBlocks, SplitRows, WarpGroupTiling, plane_bytes};
 use kiln_ptx::{PtxType, Target};
 

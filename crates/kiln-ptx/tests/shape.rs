@@ -3,7 +3,7 @@
 use kiln_ir::op::{Matmul as MatmulOp, Movement, Permute, reference};
 use kiln_ir::{Buffer, Operand, TensorType};
 use kiln_ptx::Kernel;
-use kiln_ptx::kernels::strided::{Fill, StridedCopy};
+use kiln_ptx::kernels::shape::{Fill, StridedCopy};
 
 use crate::support::Device;
 

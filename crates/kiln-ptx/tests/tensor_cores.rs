@@ -5,7 +5,7 @@ use kiln_ir::op::reference::{Expected, Random};
 use kiln_ir::op::{Attention as AttentionOp, ElementwiseKind, Matmul, MatmulExtents, Operation, Param};
 use kiln_ir::{Error, Operand, f16};
 use kiln_ptx::kernels::attention::{FlashAttention, FlashTile, plan};
-use kiln_ptx::kernels::gemm::{Epilogue, WarpGemm, WarpTile};
+use kiln_ptx::kernels::matmul::{Epilogue, WarpGemm, WarpTile};
 use kiln_ptx::operands::{Groups, Sixteen};
 use kiln_ptx::{
     Argument, Bf16, BlockOrder, Builder, F16, Fragment, Global, Kernel, Launch, Panels, Pointer, PtxKernel, PtxType,

@@ -3,7 +3,7 @@
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, MatmulExtents};
 use kiln_ir::{Error, QuantFormat};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
-use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::matmul::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::WarpGroupTiling;
 use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap, Together};
 

@@ -8,7 +8,7 @@ use kiln_ir::{Data, DataMut, Operand, Result, zeros};
 
 use crate::cast::as_f32;
 use crate::simd::{Execute, Simd};
-use crate::{gemm, quant};
+use crate::{matmul, quant};
 
 impl Execute for MatmulByExpert {
     const READS_STORED: bool = true;
@@ -67,7 +67,7 @@ fn multiply(
     let m = x.len() / k;
     match weights {
         Data::Blocks(format, blocks) => quant::multiply(simd, format, x, blocks, [m, n, k], out),
-        floats => gemm::rows(simd, x, floats, (m, k, n), cast, out)?,
+        floats => matmul::rows(simd, x, floats, (m, k, n), cast, out)?,
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! | `simd`, `operations` | [`Simd`], and the dispatch of every operation to its kernel |
 //! | `elementwise`, `fused`, `math` | element-wise functions, and chains of them in one pass |
 //! | `reduce`, `rows`, `cumsum`, `sort` | reductions, softmax and norms, prefix sums, sorting |
-//! | `gemm`, `experts`, `conv`, `attention` | products of matrices and what is made of them |
+//! | `matmul`, `experts`, `conv`, `attention` | products of matrices and what is made of them |
 //! | `pooling`, `resize` | windows of images, images of another size |
 //! | `quant` | quantised weights: decoding, fitting, products |
 //! | `threads`, `hand_over`, `sync`, `scratch` | how work is divided among threads and handed to them, and their memory |
@@ -39,10 +39,10 @@ mod experts;
 mod float_state;
 mod fused;
 mod gather;
-mod gemm;
 #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
 mod hand_over;
 mod math;
+mod matmul;
 mod operations;
 mod pooling;
 mod quant;
@@ -66,7 +66,7 @@ mod wait;
 mod write_rows;
 
 pub use conv::PackedKernels;
-pub use gemm::PackedB;
 pub use kiln_ir::Operations;
+pub use matmul::PackedB;
 pub use simd::Simd;
 pub use vector::Isa;

@@ -6,7 +6,7 @@ use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 use crate::cast::widen;
 use crate::float_state::require_default;
 use crate::simd::{Execute, Simd};
-use crate::{elementwise, gemm, reduce, transpose};
+use crate::{elementwise, matmul, reduce, transpose};
 
 impl Operations for Simd {
     /// Writes the result directly into `outputs`.
@@ -18,6 +18,10 @@ impl Operations for Simd {
             return Ok(());
         }
         Call::with(op, inputs, |call| run_checked(self, call, outputs))
+    }
+
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        Self::run_call(self, call, outputs)
     }
 
     fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
@@ -49,7 +53,7 @@ impl Operations for Simd {
 
     fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {
         require_default!(self.quick_matmul(op, a, b, extents, out));
-        gemm::run_slices(self, op, a, b, extents, out)
+        matmul::run_slices(self, op, a, b, extents, out)
     }
 }
 

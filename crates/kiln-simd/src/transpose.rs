@@ -6,7 +6,7 @@ use kiln_ir::op::Transpose;
 use kiln_ir::{DataMut, Operand, Result};
 
 use crate::Isa;
-use crate::gemm::turn_square;
+use crate::matmul::turn_square;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, LINE, MAX_LANES, Vector, before_line, dispatch};

@@ -1,6 +1,6 @@
 // Measures calls on each place, and plots the times with the size from which the router chooses the GPU.
 
-import { sentence } from "./page.js";
+import { duration, sentence } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -20,12 +20,6 @@ const OPERATIONS = {
 
 /** A place that takes longer than this for one call, in milliseconds, is not measured at larger sizes. */
 const LONG = 400;
-
-export const duration = (ms) => {
-  if (ms === undefined) return "–";
-  if (ms >= 1000) return `${(ms / 1000).toPrecision(3)} s`;
-  return ms >= 1 ? `${ms.toPrecision(3)} ms` : `${(ms * 1000).toPrecision(3)} µs`;
-};
 
 const count = (n) => (n >= 2 ** 20 && n % 2 ** 20 === 0 ? `${n / 2 ** 20} Mi` : n >= 1024 && n % 1024 === 0 ? `${n / 1024} Ki` : String(n));
 

@@ -1,13 +1,8 @@
-// The types of kiln.js. The types of the operations are generated with the module.
+// The types of kiln.js. The types of the operations, element types and formats are generated with the module.
 
-import type { EngineOperations, BatchOperations } from "./simd128/kiln_web.js";
+import type { BatchOperations, DType, EngineOperations, QuantFormat } from "./simd128/kiln_web.js";
 
-/** A quantised block format, by the name that GGUF tools use. */
-export type QuantFormat =
-  | "q8_0" | "q4_0" | "q4_1" | "q5_0" | "q5_1" | "iq4_nl" | "mxfp4" | "q2_K" | "q3_K" | "q4_K" | "q5_K" | "q6_K" | "iq4_xs";
-
-/** An element type. */
-export type DType = "f32" | "f16" | "bf16" | "i32" | "u32" | "i8" | "u8" | "bool";
+export type { DType, QuantFormat };
 
 /** Elements, or the bytes of quantised blocks. Elements of f16 and bf16 are Uint16Arrays with their bits. */
 export type Elements = Float32Array | Int32Array | Uint32Array | Uint16Array | Int8Array | Uint8Array;
@@ -86,6 +81,8 @@ export class Engine {
   run(operation: string, inputs: TensorLike[], params?: object): Promise<Tensor[]>;
   /** Consecutive parts of these lengths, which must fill the dimension. */
   split(x: TensorLike, params: { axis: number; lengths: number[] }): Promise<Float32Array[]>;
+  /** The indices that `sort` gives. */
+  argsort(x: TensorLike, params: { axis: number; descending?: boolean }): Promise<Uint32Array>;
   batch(): Batch;
   verify(operation: string, place: string, elements?: number, step?: number): Promise<Verification>;
   destroyDevice(): Promise<void>;
@@ -102,6 +99,8 @@ export class Batch {
   dims(tensor: BatchTensor): number[];
   /** Consecutive parts of these lengths, which must fill the dimension. */
   split(x: BatchTensor, params: { axis: number; lengths: number[] }): BatchTensor[];
+  /** The indices that `sort` gives. */
+  argsort(x: BatchTensor, params: { axis: number; descending?: boolean }): BatchTensor;
   explain(wanted: BatchTensor[]): Explanation;
   execute(wanted: BatchTensor[]): Promise<void>;
   run(wanted: BatchTensor[]): Promise<Elements[]>;

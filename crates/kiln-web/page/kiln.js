@@ -135,6 +135,11 @@ export class Engine {
     return Promise.all(parts(x.dims ?? [x.length], params).map((part) => this.slice(x, part)));
   }
 
+  /** Where the elements along dimension `axis` are from in sorted order: the indices that `sort` gives. */
+  async argsort(x, params) {
+    return (await this.sort(x, params))[1];
+  }
+
   /** An empty batch. */
   batch() {
     return new Batch(this.#raw.batch());
@@ -184,6 +189,11 @@ export class Batch {
   /** Splits a tensor along dimension `axis` into consecutive parts of these lengths, which must fill the dimension. */
   split(x, params) {
     return parts(this.dims(x), params).map((part) => this.slice(x, part));
+  }
+
+  /** Where the elements along dimension `axis` are from in sorted order: the indices that `sort` gives. */
+  argsort(x, params) {
+    return this.sort(x, params)[1];
   }
 
   /** Where these tensors would be computed, and why. */

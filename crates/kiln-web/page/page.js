@@ -3,6 +3,7 @@
 import { Engine, build } from "./kiln.js";
 import { bench } from "./bench.js";
 import { picture } from "./picture.js";
+import { sentence } from "./text.js";
 import { verification } from "./verification.js";
 
 const STORED = "kiln-profile";
@@ -13,10 +14,7 @@ const SIMD = {
 };
 const $ = (id) => document.getElementById(id);
 
-/** The text of an error for a visitor. */
-export const sentence = (error) => error?.message ?? String(error);
-
-export function show(text, problem = false) {
+function show(text, problem = false) {
   $("status").textContent = text;
   $("status").classList.toggle("problem", problem);
 }

@@ -1,7 +1,6 @@
 // An image, blurred and with its edges: a batch that is recorded once for each size and runs whenever a slider moves.
 
-import { sentence } from "./page.js";
-import { duration } from "./bench.js";
+import { duration, sentence } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
 

@@ -1,7 +1,7 @@
 // Compares every operation with the f64 reference, on each place, in this browser.
 
 import { verifiable } from "./kiln.js";
-import { sentence } from "./page.js";
+import { sentence } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
 

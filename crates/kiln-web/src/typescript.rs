@@ -1,8 +1,9 @@
-//! The methods of operations in TypeScript. The compiler writes them, from the signatures of kiln-ir.
+//! The methods of operations, element types and formats in TypeScript. The compiler writes them, from the tables of kiln-ir.
 #![allow(dead_code, reason = "the compiler does not count custom sections as uses")]
 
 use kiln_ir::named::{Field, Form};
 use kiln_ir::signatures::{self, Elements, Signature};
+use kiln_ir::{DType, QuantFormat};
 use wasm_bindgen::prelude::wasm_bindgen;
 
 /// Text that the compiler can put together. It has the first `N` bytes, and the length of the whole.
@@ -94,6 +95,35 @@ const fn list<const N: usize>(mut text: Text<N>, words: &[&str], separator: &str
         i += 1;
     }
     text
+}
+
+/// The names of element types, without blocks.
+const DTYPES: [&str; DType::ALL.len()] = {
+    let (mut names, mut i) = ([""; DType::ALL.len()], 0);
+    while i < names.len() {
+        names[i] = DType::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+
+/// The names of quantised formats.
+const FORMATS: [&str; QuantFormat::ALL.len()] = {
+    let (mut names, mut i) = ([""; QuantFormat::ALL.len()], 0);
+    while i < names.len() {
+        names[i] = QuantFormat::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+
+/// The types of names.
+const fn names<const N: usize>() -> Text<N> {
+    let text = Text::EMPTY.and("/** An element type. */\nexport type DType = ");
+    let text = list(text, &DTYPES, " | ", ["\"", "\"", ""]);
+    let text =
+        text.and(";\n/** A quantised block format, by the name that GGUF tools use. */\nexport type QuantFormat = ");
+    list(text, &FORMATS, " | ", ["\"", "\"", ""]).and(";\n")
 }
 
 /// The types of operands and results.
@@ -199,5 +229,7 @@ const OPERATIONS_OF_ENGINE: &'static str = interface::<{ interface::<0>(OF_ENGIN
 const OPERATIONS_OF_BATCHES: &'static str = interface::<{ interface::<0>(OF_BATCHES).len }>(OF_BATCHES).as_str();
 
 #[wasm_bindgen(typescript_custom_section)]
-const IMPORTS: &'static str =
-    "import type { BatchTensor, DType, Elements, QuantFormat, TensorLike } from \"../kiln.js\";\n";
+const NAMES: &'static str = names::<{ names::<0>().len }>().as_str();
+
+#[wasm_bindgen(typescript_custom_section)]
+const IMPORTS: &'static str = "import type { BatchTensor, Elements, TensorLike } from \"../kiln.js\";\n";

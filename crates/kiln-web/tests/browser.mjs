@@ -234,6 +234,20 @@ const tests = {
     await leave(page);
   },
 
+  async "elements are sorted by their indices alone"() {
+    const page = await visit(withWebgpu);
+    const seen = await page.evaluate(async () => {
+      const { engine } = window.kiln;
+      const x = { data: Float32Array.of(3, 1, 2, -1, 5, 0), dims: [2, 3] };
+      const rows = [...await engine.argsort(x, { axis: 1 })];
+      const batch = engine.batch();
+      const [columns] = await batch.run([batch.argsort(batch.input(x), { axis: 0, descending: true })]);
+      return { rows, columns: [...columns] };
+    });
+    assert.deepEqual(seen, { rows: [1, 2, 0, 0, 2, 1], columns: [0, 1, 0, 1, 0, 1] });
+    await leave(page);
+  },
+
   async "a lost device is recovered from"() {
     const page = await visit(withWebgpu);
     const seen = await page.evaluate(async () => {

@@ -13,6 +13,7 @@ export async function use(kept: string | undefined): Promise<string> {
   const columns: Float32Array = await engine.sum(a, { axis: 0 });
   const greatest: Uint32Array = await engine.argmax(a, { axis: 1 });
   const [values, places]: [Float32Array, Uint32Array] = await engine.top_k(a, { k: 2 });
+  const order: Uint32Array = await engine.argsort(a, { axis: 1, descending: true });
   const blocks: Uint8Array = await engine.quantize({ data: new Float32Array(256), dims: [1, 256] }, { format: "q4_K" });
   await engine.dequantize({ data: blocks, dims: [1, 256], dtype: "q4_K" }, { format: "q4_K" });
   const halves = await engine.cast({ data: new Uint16Array(6), dims: [2, 3], dtype: "bf16" }, { to: "f16" });
@@ -23,6 +24,7 @@ export async function use(kept: string | undefined): Promise<string> {
   const [best, at] = batch.top_k(batch.clip(batch.relu(x), { lo: 0, hi: 1 }), { k: 1 });
   await batch.execute([best, at]);
   batch.set(x, columns);
+  batch.relu(batch.cast(batch.argsort(x, { axis: 0 }), { to: "f32" }));
   await batch.read(best);
 
   // @ts-expect-error a parameter that cannot be left out
@@ -55,7 +57,7 @@ export async function use(kept: string | undefined): Promise<string> {
     await engine.exp("text" as never);
   } catch (error) {
     const { code } = error as KilnError;
-    if (code === "out-of-memory") return `${total} ${greatest} ${values} ${places}`;
+    if (code === "out-of-memory") return `${total} ${greatest} ${values} ${places} ${order}`;
     // @ts-expect-error no error has this code
     if (code === "bad-luck") return "";
   }

@@ -1,11 +1,13 @@
 //! Operations of a program on the CPU, and where they go.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 #[path = "../examples/custom_operation/prelu.rs"]
 mod prelu;
 
 use kiln::op::reference::{Case, Input, Random, conform};
-use kiln::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Op, Outputs};
-use kiln::{Engine, Error, Operand, Operations, Record, Result, Tensor, TensorType};
+use kiln::op::{Bound, Contract, CpuKernel, Custom, CustomCall, CustomOperation, Op, Outputs};
+use kiln::{DataMut, Engine, Error, Operand, Operations, Record, Result, Simd, Tensor, TensorType};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -85,4 +87,64 @@ fn without_a_kernel_it_is_refused_and_not_tried_again_and_again() {
     let y = batch.record(op, &[x]).unwrap();
     assert!(matches!(batch.execute(&[y]), Err(Error::Unsupported { op: "nowhere", .. })));
     assert!(matches!(batch.explain(&[y]), Err(Error::Unsupported { op: "batch", .. })));
+}
+
+/// Counts the calls of its shape rule.
+#[derive(Debug)]
+struct Counting(AtomicUsize);
+
+impl CustomOperation for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn formula(&self) -> &'static str {
+        "x"
+    }
+
+    fn infer(&self, _: &[f32], inputs: &[TensorType]) -> Result<Outputs> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(inputs[0].into())
+    }
+
+    fn flops(&self, _: &CustomCall<'_>) -> u64 {
+        0
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { bound: Bound::Exact, special: "" }
+    }
+
+    fn cpu(&self) -> Option<CpuKernel> {
+        Some(|_, inputs, outputs| {
+            outputs[0].as_bytes().copy_from_slice(inputs[0].data().as_bytes());
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn methods_that_allocate_results_infer_shapes_as_often_as_those_that_do_not() {
+    static COUNTING: Counting = Counting(AtomicUsize::new(0));
+    let op = Op::from(Custom::new(&COUNTING, &[]).unwrap());
+    let routed = Engine::builder().without_profile().build().unwrap();
+    let simd = Simd::new().unwrap();
+    let one_place = Engine::builder().without_profile().instruction_set(simd.isa()).threads(1).build().unwrap();
+    let x = [1.0, 2.0];
+    let inputs = [Operand::vector(&x)];
+    let check = |name: &str, call: &dyn Fn() -> Result<Vec<f32>>| {
+        let before = COUNTING.0.load(Ordering::Relaxed);
+        assert_eq!(call().unwrap(), x, "{name}");
+        // Of the call, and of the operands of the kernel, which are f32 where those of the call are f16.
+        assert_eq!(COUNTING.0.load(Ordering::Relaxed) - before, 2, "{name}");
+    };
+    check("run", &|| Ok(routed.run(&op, &inputs)?[0].as_data().f32().to_vec()));
+    check("run_f32", &|| routed.run_f32(&op, &inputs));
+    check("run_into", &|| {
+        let mut out = vec![0.0; 2];
+        routed.run_into(&op, &inputs, &mut [DataMut::F32(&mut out)])?;
+        Ok(out)
+    });
+    check("run_f32 of one place", &|| one_place.run_f32(&op, &inputs));
+    check("run_f32 of a CPU", &|| simd.run_f32(&op, &inputs));
 }

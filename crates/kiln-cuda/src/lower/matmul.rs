@@ -2,7 +2,7 @@
 
 use kiln_ir::op::{Matmul, MatmulExtents, Matvec, StridedCopy};
 use kiln_ir::{DType, Error, Precision, Result, Shape, TensorType};
-use kiln_ptx::kernels::gemm::{
+use kiln_ptx::kernels::matmul::{
     Epilogue, FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile,
     WarpTile,
 };

@@ -3,7 +3,7 @@
 use kiln_device::{Location, lower};
 use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{DType, QuantFormat, Result};
-use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::matmul::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
 use kiln_ptx::{Launch, PtxType};
 

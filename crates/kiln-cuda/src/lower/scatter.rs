@@ -2,7 +2,7 @@
 
 use kiln_ir::op::{IndexAdd, Operation, Reshape, Scatter, Sort};
 use kiln_ir::{Result, Shape, TensorType};
-use kiln_ptx::kernels::{gather, scatter, strided};
+use kiln_ptx::kernels::{gather, scatter, shape};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
@@ -19,7 +19,7 @@ impl Lower<CudaDevice> for Scatter {
         }
         // Two words for each row.
         let last = plan.scratch(TensorType::u32(Shape::new(&[rows, 2])?)).at;
-        plan.run(strided::Fill, strided::Fill.launch(u32::MAX, 2 * rows)?, &[last]);
+        plan.run(shape::Fill, shape::Fill.launch(u32::MAX, 2 * rows)?, &[last]);
         plan.run(scatter::LastSource, scatter::LastSource.launch(count, rows)?, &[indices.at, last]);
         let row = table.ty.bytes() / rows;
         let kernel = scatter::Scatter::new(row);

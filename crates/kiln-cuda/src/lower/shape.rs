@@ -3,7 +3,7 @@
 use kiln_ir::op::{AllReduce, BroadcastTo, Concat, Elementwise, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::kernels::{all_reduce, strided};
+use kiln_ptx::kernels::{all_reduce, shape};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
@@ -53,7 +53,7 @@ fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Val
     if let Some(value) = op.fill() {
         let word = out.ty.dtype.word_of(value);
         // Memory ends with a whole word.
-        plan.run(strided::Fill, strided::Fill.launch(word, out.ty.bytes().div_ceil(4))?, &[out.at]);
+        plan.run(shape::Fill, shape::Fill.launch(word, out.ty.bytes().div_ceil(4))?, &[out.at]);
     }
     let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
     for (index, input) in inputs.iter().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn copy(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Location, out
         plan.run(Transpose, Transpose.launch(matrices, rows, columns)?, &[x, out]);
         return Ok(());
     }
-    let kernel = strided::StridedCopy::new(copy);
+    let kernel = shape::StridedCopy::new(copy);
     plan.run(kernel, kernel.launch(copy)?, &[x, out]);
     Ok(())
 }

@@ -3,10 +3,10 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Concat, Convolve2d, ConvolveTranspose2d, Cumsum,
+    Attention, AttentionOperands, BatchNorm, BroadcastTo, Call, Cast, Concat, Convolve2d, ConvolveTranspose2d, Cumsum,
     Dequantize, Dot, Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec,
     Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, Resize2d, RmsNorm, Rope,
-    Scatter, Slice, Softmax, Sort, TopK, Transpose, rows_of, types_of,
+    Scatter, Slice, Softmax, Sort, TopK, Transpose, rows_of,
 };
 use crate::{
     Buffer, Data, DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros,
@@ -172,9 +172,11 @@ impl Reduced for u32 {
 
 /// Runs an operation of one result into a new `Vec`.
 fn collect<T: Element>(on: &(impl Operations + ?Sized), op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<T>> {
-    let mut out = zeros(op.infer(&types_of(inputs))?[0].shape.numel())?;
-    on.run_into(op, inputs, &mut [T::data_mut(&mut out)])?;
-    Ok(out)
+    Call::with(op, inputs, |call| {
+        let mut out = zeros(call.outputs()[0].shape.numel())?;
+        on.run_call(call, &mut [T::data_mut(&mut out)])?;
+        Ok(out)
+    })
 }
 
 /// The operations as methods on slices, which are tensors in row-major order.
@@ -198,10 +200,12 @@ pub trait Operations {
     /// # Errors
     /// The errors of [`Operations::run_into`].
     fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-        let mut buffers = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
-        let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
-        self.run_into(op, inputs, &mut outputs)?;
-        Ok(buffers)
+        Call::with(op, inputs, |call| {
+            let mut buffers = call.outputs().iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+            let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
+            self.run_call(call, &mut outputs)?;
+            Ok(buffers)
+        })
     }
 
     /// Runs an operation whose one result is f32, and returns it.
@@ -539,6 +543,13 @@ pub trait Operations {
         out: &mut [f32],
     ) -> Result<()> {
         self.quant_matmul_into(x, w, 1, k, n, format, out)
+    }
+
+    /// [`Operations::run_into`] for a call whose shapes are inferred. The methods that allocate their results use it, so that
+    /// implementations need not infer the shapes again.
+    #[doc(hidden)]
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        self.run_into(call.op(), call.inputs(), outputs)
     }
 
     /// Runs an element-wise function on the fast path, if the number of operands is right and all are as long as `out`.

@@ -3,8 +3,9 @@
 use kiln::DType;
 use kiln_gguf::Gguf;
 
-use super::modules::{MODULES, layer_number, unknown};
+use super::names::{layer_number, unknown};
 use super::parts::{Matrix, Modules, Parts, RowOrder, Side};
+use crate::architecture::MODULES;
 use crate::{Error, Result};
 
 /// Reads an adapter: `general.type` is `adapter`, `adapter.type` is `lora`, and tensors are `blk.N.PROJECTION.weight.lora_a` and

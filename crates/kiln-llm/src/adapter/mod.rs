@@ -2,7 +2,7 @@
 
 mod gguf;
 mod model;
-mod modules;
+mod names;
 mod parts;
 mod peft;
 
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use kiln::DType;
 use kiln_gguf::Gguf;
 pub use model::AdaptedModel;
-pub(crate) use modules::MODULES;
 pub(crate) use parts::{Matrix, RowOrder};
 use parts::{Module, Modules, Parts, Side};
 

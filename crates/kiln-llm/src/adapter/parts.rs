@@ -13,7 +13,7 @@ pub(super) struct Parts {
     /// The value of `general.architecture` of the model, if the adapter states it.
     pub(super) architecture: Option<String>,
     pub(super) order: RowOrder,
-    /// Modules by layer and by an element of [`MODULES`].
+    /// Modules by layer and by an element of [`MODULES`](crate::architecture::MODULES).
     pub(super) modules: BTreeMap<(usize, &'static str), Module>,
 }
 

@@ -8,7 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::modules::{layer_number, unknown};
+use super::names::{layer_number, unknown};
 use super::parts::{Matrix, Modules, Parts, RowOrder, Side};
 use crate::error::printable;
 use crate::folder::{adapted_module, safetensors};

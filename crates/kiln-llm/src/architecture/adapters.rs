@@ -9,8 +9,9 @@ use kiln::op::RopeStyle;
 use kiln::{Batch, DType, Tensor};
 
 use super::Architecture;
+use super::modules::ADAPTED;
 use super::projection::{LowRank, Projection};
-use super::weights::{ADAPTED, Layer, Weights};
+use super::weights::{Layer, Weights};
 use crate::adapter::{Adapter, Matrix, RowOrder};
 use crate::config::Config;
 use crate::{Error, Result};

@@ -4,7 +4,7 @@ use kiln::graph::TensorId;
 use kiln::op::{Arithmetic, IntegerFunction};
 use kiln::{Batch, Record};
 
-use super::outcome::{Candidates, PARTS};
+use super::candidates::{Candidates, PARTS};
 use crate::Result;
 use crate::sampling::Draw;
 

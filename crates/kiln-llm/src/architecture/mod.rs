@@ -8,11 +8,13 @@
 
 mod adapters;
 mod cached;
+mod candidates;
 mod decoder;
 mod drawing;
 pub(crate) mod encoder;
 mod feed_forward;
 mod logits;
+mod modules;
 mod outcome;
 mod products;
 mod projection;
@@ -24,11 +26,15 @@ mod weights;
 
 pub(crate) use adapters::{ActiveAdapters, AdapterSet};
 pub(crate) use cached::caches;
+pub(crate) use candidates::Ranked;
 pub(crate) use decoder::{Forward, Recorded, Scoring, Step};
-pub(crate) use outcome::{ArrivingToken, Ranked};
+pub(crate) use modules::MODULES;
+pub(crate) use outcome::ArrivingToken;
 pub(crate) use rope::Rotation;
 pub(crate) use rows::{Copying, Layout, Row, Rows};
 pub use table::ModelKind;
 use table::encoder_named;
 pub(crate) use table::{Architecture, Caps, Gate, HeadNorms, Mixture, Norms, WindowRope, Windows, encoder_names};
+#[cfg(not(target_arch = "wasm32"))]
+pub use weights::TokenWork;
 pub(crate) use weights::Weights;

@@ -6,7 +6,7 @@ use kiln::Tensor;
 use kiln::graph::TensorId;
 
 use crate::Result;
-use crate::weights::Source;
+use crate::tensor_source::Source;
 
 /// A matrix, and the bias that is added to its product.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use kiln::Tensor;
 use kiln::op::{Rope, RopeStyle};
 
 use crate::keys::Keys;
-use crate::weights::Source;
+use crate::tensor_source::Source;
 use crate::{Error, Result};
 
 /// A rotation by position: pair i of n elements at position p is rotated by the angle `p θ^(-2i/n) / fᵢ`.

@@ -9,8 +9,9 @@ use kiln::{Batch, Data, Engine, Record, State};
 
 use super::Weights;
 use super::cached::{Cached, Each, Routes};
+use super::candidates::Ranked;
 use super::decoder::Inputs;
-use super::outcome::{Outcome, Ranked};
+use super::outcome::Outcome;
 use crate::Result;
 use crate::config::Config;
 use crate::placement::Placing;

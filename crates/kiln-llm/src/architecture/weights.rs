@@ -7,7 +7,7 @@ use super::projection::{Parts, Projection};
 use super::rope::Rotary;
 use super::{HeadNorms, Norms};
 use crate::config::Config;
-use crate::weights::Source;
+use crate::tensor_source::Source;
 use crate::{Error, Result};
 
 /// The weights of a model. Matrices are `[outputs, inputs]`, as in files.
@@ -26,8 +26,18 @@ pub(crate) struct Weights {
     pub(super) rotations: Vec<Rotary>,
 }
 
-/// The projections of a layer that adapters change, by their names in GGUF files.
-pub(super) const ADAPTED: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+/// The weights that one token is computed with: what limits how many tokens a second a device can compute.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TokenWork {
+    /// Bytes that the generation of a token reads: the weights of all layers and of the logits. Of a mixture of experts, those of
+    /// the experts that a token uses. Keys, values and the token's row of the embedding are not counted.
+    pub bytes: u64,
+    /// Floating-point operations of a token of a prompt: two for each element of the matrices of layers. Attention, which depends on
+    /// the context, and the logits, which the last token alone needs, are not counted.
+    pub flops: u64,
+}
 
 #[derive(Debug, Clone)]
 pub(super) struct Layer {
@@ -116,11 +126,11 @@ impl Weights {
 
     /// What one token is computed with.
     #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn token_work(&self) -> crate::TokenWork {
+    pub(crate) fn token_work(&self) -> TokenWork {
         let layers = || self.layers.iter().flat_map(Layer::shares);
         let all = layers().chain(self.head().map(|tensor| (tensor, 1.0)));
         let matrices = layers().filter(|(tensor, _)| tensor.shape().rank() > 1);
-        crate::TokenWork {
+        TokenWork {
             bytes: all.map(|(tensor, share)| tensor.ty().bytes() as f64 * share).sum::<f64>() as u64,
             flops: matrices.map(|(tensor, share)| 2.0 * tensor.shape().numel() as f64 * share).sum::<f64>() as u64,
         }
@@ -143,7 +153,7 @@ impl Layer {
         whole.chain(ffn.shares()).collect()
     }
 
-    /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that applies to every
+    /// The projections of [`ADAPTED`](super::modules::ADAPTED) that the layer has: a mixture of experts has no matrix that applies to every
     /// token.
     pub(super) fn adapted(&mut self) -> Vec<&mut Projection> {
         let Self { q, k, v, output, ffn, .. } = self;

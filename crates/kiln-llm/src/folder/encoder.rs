@@ -9,7 +9,7 @@ use super::families;
 use super::files::{is_plain, json, needed};
 use super::keys::{Keys, Object};
 use crate::architecture::encoder_names;
-use crate::pooling::Sentences;
+use crate::sentences::Sentences;
 use crate::{Error, Pooling, Result};
 
 /// The translation of a `config.json`.

@@ -8,7 +8,7 @@ mod keys;
 mod names;
 mod packed;
 pub(crate) mod safetensors;
-mod weights;
+mod tensors;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use kiln_gguf::{Bytes, Gguf};
 pub(crate) use names::adapted_module;
 use names::{DecoderNames, EncoderNames, Names};
 use serde_json::Value;
-pub(crate) use weights::Weights;
+pub(crate) use tensors::Weights;
 
 use crate::architecture::encoder::Config as EncoderConfig;
 #[cfg(feature = "chat")]
 use crate::chat::{DEFAULT, Templates};
 use crate::config::Config;
-use crate::pooling::Sentences;
+use crate::sentences::Sentences;
 use crate::{Error, ModelKind, Result, Tokenizer};
 
 /// A model in a folder, as Hugging Face's library transformers saves it. Its files are validated when it is opened.

@@ -1,6 +1,6 @@
 //! The names of tensors in folders, by their names in GGUF files.
 
-use crate::adapter::MODULES;
+use crate::architecture::MODULES;
 use crate::architecture::Norms;
 
 /// Parts of layer tensor names that differ between GGUF files and folders.

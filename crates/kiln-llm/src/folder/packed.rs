@@ -4,7 +4,7 @@
 use kiln::{Buffer, DType, QuantFormat, Shape, Tensor, TensorType};
 
 use super::names::{MXFP4_PARTS, Packed};
-use super::weights::{Weights, floats, other_extents};
+use super::tensors::{Weights, floats, other_extents};
 use crate::{Error, Result};
 
 /// Elements of a block of MXFP4, the bytes of its elements in folders, and its bytes in GGUF files.

@@ -11,9 +11,9 @@ pub mod elementwise;
 pub mod experts;
 mod functions;
 pub mod gather;
-pub mod gemm;
 mod half;
 mod math;
+pub mod matmul;
 pub mod norm;
 mod order;
 pub mod pooling;
@@ -23,12 +23,15 @@ pub mod resize;
 pub mod rope;
 pub mod rows;
 pub mod scatter;
+pub mod shape;
 pub mod softmax;
 pub mod sort;
-pub mod strided;
 mod team;
 pub mod topk;
 pub mod transpose;
 mod warp;
 mod window;
 pub mod write_rows;
+
+// For the files of `quant`, which know the family by its former name.
+use matmul as gemm;

@@ -16,7 +16,7 @@ use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{
+use kiln_ptx::kernels::matmul::{
     Epilogue, FewRowsGemm, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm,
     WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
 };
@@ -30,9 +30,9 @@ use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
+use kiln_ptx::kernels::shape::{Fill, StridedCopy};
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
-use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::topk::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::write_rows::WriteRows;

@@ -8,8 +8,8 @@ use super::{KEYS, QUERIES};
 use crate::Isa;
 use crate::array::from_fn;
 use crate::cast::to_f32;
-use crate::gemm::turn_square;
 use crate::math;
+use crate::matmul::turn_square;
 use crate::tile::{ColumnMajor, Left, Product, ProductArgs, RowMajor, Target, max_rows, panels};
 use crate::vector::{Kernel, Vector, routine};
 

@@ -16,7 +16,7 @@ use std::ops::Range;
 use kiln_ir::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region, fill};
-use crate::gemm::{Gemm, MatrixRef, Source};
+use crate::matmul::{Gemm, MatrixRef, Source};
 use crate::threads::{self, Shared};
 use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels, wide_tiles};
 use crate::vector::{Kernel, Vector, dispatch};

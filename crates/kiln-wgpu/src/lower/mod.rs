@@ -10,6 +10,7 @@ pub(crate) mod elementwise;
 mod experts;
 mod gather;
 mod matmul;
+mod norm;
 pub(crate) mod pieces;
 pub(crate) mod pooling;
 mod quant;
@@ -21,6 +22,8 @@ mod scatter;
 mod shape;
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 mod small_bindings;
+mod softmax;
+mod sort;
 mod topk;
 mod transpose;
 mod write_rows;

@@ -1,16 +1,13 @@
-//! Operations on rows: the softmax family and the normalisations.
+//! How operations on rows run their kernels: softmax and the normalisations.
 //!
 //! A team of invocations holds a row in registers: one dispatch, every element read once. Longer rows are measured in
 //! parts, what is known of these is joined, and a last dispatch reads the rows again.
 
-use kiln_ir::op::{BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, channels_of};
 use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::Kernel;
 
 use super::pieces::{Piece, pieces};
-use super::shape::fill;
-use super::{Dispatches, Lower, Lowering, Value};
-use crate::GpuDevice;
+use super::{Dispatches, Lowering, Value};
 use crate::plan::{Code, Grid, Slice, Word};
 use kiln_device::Location;
 
@@ -75,27 +72,27 @@ impl Sharing {
 }
 
 /// The kernels of an operation on rows.
-struct Kernels<'a> {
+pub(super) struct Kernels<'a> {
     /// For rows that a team holds.
-    whole: Kernel,
+    pub(super) whole: Kernel,
     /// For long rows: measuring parts, combining, writing.
-    parts: Kernel,
-    join: Kernel,
-    apply: Kernel,
+    pub(super) parts: Kernel,
+    pub(super) join: Kernel,
+    pub(super) apply: Kernel,
     /// The constant that distinguishes two operations with the same sources.
-    constant: (&'static str, bool),
+    pub(super) constant: (&'static str, bool),
     /// Words of the statistics of a part.
-    words: usize,
+    pub(super) words: usize,
     /// Operands as long as a row.
-    operands: &'a [Location],
+    pub(super) operands: &'a [Location],
     /// Parameters after those of the shape.
-    params: &'a [Word],
+    pub(super) params: &'a [Word],
     /// Whether the measuring and combining kernels take those parameters and the extents too.
-    measured: bool,
+    pub(super) measured: bool,
 }
 
 impl Kernels<'_> {
-    fn lower(&self, plan: &mut Lowering<'_>, x: &Value, out: &Value) -> Result<()> {
+    pub(super) fn lower(&self, plan: &mut Lowering<'_>, x: &Value, out: &Value) -> Result<()> {
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.columns());
         let pieces = pieces(&plan.target.limits, rows, &[4 * columns]);
         let most = Sharing::new(pieces[0].len, columns);
@@ -163,119 +160,6 @@ impl Kernels<'_> {
         let code = Code::Kernel(self.apply, applied.constants(self.constant));
         let grid = Grid::groups_of(rows * applied.parts);
         plan.dispatch(code, self.buffers(of(x), &[joined], of(out)), &params, grid);
-    }
-}
-
-fn softmax(plan: &mut Lowering<'_>, log: bool, x: &Value, out: &Value) -> Result<()> {
-    let kernels = Kernels {
-        whole: kiln_shaders::SOFTMAX,
-        parts: kiln_shaders::SOFTMAX_PARTS,
-        join: kiln_shaders::SOFTMAX_JOIN,
-        apply: kiln_shaders::SOFTMAX_APPLY,
-        constant: ("LOG", log),
-        words: 2,
-        operands: &[],
-        params: &[],
-        measured: false,
-    };
-    kernels.lower(plan, x, out)
-}
-
-impl Lower<GpuDevice> for Softmax {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        softmax(plan, false, &inputs[0], &outputs[0])
-    }
-}
-
-impl Lower<GpuDevice> for LogSoftmax {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        softmax(plan, true, &inputs[0], &outputs[0])
-    }
-}
-
-/// The values eps, large_eps, small_eps and small_back of the sources: eps for unscaled rows, for rows whose elements
-/// are scaled by 2^-90, and for those scaled by 2^90; results of the latter are scaled back if eps would overflow.
-fn scales(eps: f32) -> [Word; 4] {
-    let square = f64::powi(2.0, 180);
-    let large = (f64::from(eps) / square) as f32;
-    let (small, back) =
-        if eps < f32::powi(2.0, -60) { ((f64::from(eps) * square) as f32, 1.0) } else { (eps, f32::powi(2.0, -90)) };
-    [eps, large, small, back].map(Into::into)
-}
-
-fn norm(plan: &mut Lowering<'_>, layer: bool, eps: f32, inputs: &[Value], out: &Value) -> Result<()> {
-    let operands: Vec<Location> = inputs[1..].iter().map(|operand| operand.at).collect();
-    let kernels = Kernels {
-        whole: if layer { kiln_shaders::LAYER_NORM } else { kiln_shaders::RMS_NORM },
-        parts: kiln_shaders::NORM_PARTS,
-        join: kiln_shaders::NORM_JOIN,
-        apply: if layer { kiln_shaders::LAYER_NORM_APPLY } else { kiln_shaders::RMS_NORM_APPLY },
-        constant: ("LAYER", layer),
-        words: 4,
-        operands: &operands,
-        params: &scales(eps),
-        measured: true,
-    };
-    kernels.lower(plan, &inputs[0], out)
-}
-
-impl Lower<GpuDevice> for LayerNorm {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        norm(plan, true, self.eps.get(), inputs, &outputs[0])
-    }
-}
-
-impl Lower<GpuDevice> for RmsNorm {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        norm(plan, false, self.eps.get(), inputs, &outputs[0])
-    }
-}
-
-impl Lower<GpuDevice> for GroupNorm {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let [outer, channels, plane] = channels_of(&inputs[0].ty);
-        // Groups are rows, which are normalised first; then each channel is scaled and shifted.
-        let (rows, row) = (outer * self.groups, channels / self.groups * plane);
-        let x = Value { ty: TensorType::f32(Shape::new(&[rows, row])?), ..inputs[0] };
-        let normal = plan.scratch(x.ty);
-        let vector = TensorType::f32(Shape::new(&[row])?);
-        let [scale, shift] = [1.0, 0.0].map(|value| {
-            let filled = plan.scratch(vector);
-            fill(plan, value, filled);
-            filled
-        });
-        norm(plan, true, self.eps.get(), &[x, scale, shift], &normal)?;
-        let [gamma, beta] = [inputs[1].at, inputs[2].at];
-        // Without statistics the placeholders are not read.
-        per_channel(plan, false, 0.0, [normal.at, gamma, beta, gamma, beta, outputs[0].at], [outer, channels, plane]);
-        Ok(())
-    }
-}
-
-impl Lower<GpuDevice> for BatchNorm {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let [x, gamma, beta, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| inputs[i].at);
-        let buffers = [x, gamma, beta, mean, variance, outputs[0].at];
-        per_channel(plan, true, self.eps.get(), buffers, channels_of(&inputs[0].ty));
-        Ok(())
-    }
-}
-
-/// Scales and shifts every channel.
-fn per_channel(
-    plan: &mut Lowering<'_>,
-    statistics: bool,
-    eps: f32,
-    [x, gamma, beta, mean, variance, out]: [Location; 6],
-    [outer, channels, plane]: [usize; 3],
-) {
-    for piece in pieces(&plan.target.limits, outer * channels * plane, &[4]) {
-        let vectors = piece.len.div_ceil(4);
-        let code = Code::Kernel(kiln_shaders::CHANNELS, vec![("STATISTICS", statistics.into())]);
-        let buffers = vec![piece.of(x, 4), gamma.into(), beta.into(), mean.into(), variance.into(), piece.of(out, 4)];
-        let extents = [vectors, piece.start, plane, channels].map(Word::from);
-        let words: Vec<Word> = extents.into_iter().chain([eps.into()]).collect();
-        plan.dispatch(code, buffers, &words, Grid::invocations(vectors));
     }
 }
 

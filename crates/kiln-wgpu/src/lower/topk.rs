@@ -1,20 +1,17 @@
-//! The k greatest elements of rows, and rows in order, which is all of them.
+//! The first k elements of rows in an order: the k greatest, or all of a sorted row.
 //!
 //! Short rows are sorted in the memory of a workgroup. Of long rows workgroups select the k greatest of parts, then of what
 //! these leave, until one part is left. Where k is too large for that, sorted runs are merged.
 
-use kiln_ir::op::{Sort, TopK};
+use kiln_ir::op::TopK;
 use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{Kernel, number};
 
-use super::cast::{cast, widened};
-use super::compare::in_words;
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 use kiln_device::Location;
-use kiln_device::lower::along_last;
 
 /// Candidates in the memory of a workgroup, as in the sources.
 const SORTED: usize = 2048;
@@ -43,7 +40,7 @@ struct Rows {
 
 /// The order of the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+pub(super) enum Order {
     /// The greatest number, NaN before all.
     Greatest,
     /// The least or the greatest element of a type of words, NaN last.
@@ -61,27 +58,6 @@ impl Order {
     }
 }
 
-impl Lower<GpuDevice> for Sort {
-    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        along_last(plan, self.axis, inputs[0], outputs, |plan, x, outputs| {
-            // Elements smaller than a word are sorted as words of equal value.
-            let words = match x.ty.dtype {
-                DType::F16 | DType::Bf16 => widened(plan, x),
-                _ => in_words(plan, x),
-            };
-            let stored = x.ty.dtype;
-            let values = if words.ty == x.ty { outputs[0] } else { plan.scratch(words.ty) };
-            let order = Order::Sorted { ascending: !self.descending, dtype: words.ty.dtype };
-            of_rows(plan, words, x.ty.shape.columns(), order, [values, outputs[1]])?;
-            if words.ty != x.ty {
-                let types = [words.ty.dtype, stored];
-                cast(plan, [values.at.into(), outputs[0].at.into()], types, x.ty.shape.numel());
-            }
-            Ok(())
-        })
-    }
-}
-
 impl Lower<GpuDevice> for TopK {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         of_rows(plan, inputs[0], self.k, Order::Greatest, [outputs[0], outputs[1]])
@@ -89,7 +65,7 @@ impl Lower<GpuDevice> for TopK {
 }
 
 /// The first k elements of every row, and their positions.
-fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [Value; 2]) -> Result<()> {
+pub(super) fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [Value; 2]) -> Result<()> {
     let n = x.ty.shape.columns();
     let pieces = pieces(&plan.target.limits, x.ty.shape.rows(), &[4 * n, 4 * k]);
     // All pieces share the scratch memory of the first, which is the longest.

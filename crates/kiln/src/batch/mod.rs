@@ -102,6 +102,13 @@ pub struct Batch<'e> {
     results: Option<Target>,
 }
 
+impl Engine {
+    /// An empty batch, to record operations that run together.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(Holder::Borrowed(self))
+    }
+}
+
 /// Where the elements of an input are.
 #[derive(Debug)]
 enum Input {

@@ -1,5 +1,6 @@
 //! The engine: what the machine has, and where each operation goes.
 
+mod absences;
 mod budget;
 mod builder;
 #[cfg(not(browser_gpu))]
@@ -20,7 +21,7 @@ use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{DataMut, Error, Operand, Precision, Result, TensorType};
 #[cfg(not(browser_gpu))]
 use kiln_ir::{
-    Operations, QuantFormat,
+    Operations,
     op::{Quantize, total_bytes},
 };
 
@@ -31,11 +32,10 @@ use kiln_simd::Simd;
 pub use profile::ProfileStatus;
 use web_time::Instant;
 
-use crate::batch::Holder;
+use crate::Absent;
 use crate::gpus::{Gpu, Opening};
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
-use crate::{Absent, Batch};
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
 /// where nothing can wait, `run_async` runs any of them.
@@ -291,11 +291,6 @@ impl Engine {
         Ok(explanation)
     }
 
-    /// An empty batch, to record operations that run together.
-    pub fn batch(&self) -> Batch<'_> {
-        Batch::new(Holder::Borrowed(self))
-    }
-
     /// The CPU placement of a step of a batch.
     ///
     /// # Errors
@@ -339,7 +334,7 @@ impl Engine {
 
     /// Runs an operation where it is predicted to run fastest: on one placement, or on the CPU and a GPU at once.
     #[cfg(not(browser_gpu))]
-    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+    fn run_fastest(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::of_call(call);
         let (op, inputs) = (call.op(), call.inputs());
         let bytes = || {
@@ -418,19 +413,27 @@ impl Operations for Engine {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         match (&self.cpu[..], &self.gpus[..]) {
             ([only], []) => only.run_into(op, inputs, outputs)?,
-            _ => Call::with(op, inputs, |call| self.run_call(call, outputs))?,
+            _ => Call::with(op, inputs, |call| self.run_fastest(call, outputs))?,
         }
-        if let Op::Quantize(Quantize { format }) = op {
-            report_saturation(*format, outputs);
+        report_saturation(op, outputs);
+        Ok(())
+    }
+
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        match (&self.cpu[..], &self.gpus[..]) {
+            ([only], []) => only.run_call(call, outputs)?,
+            _ => self.run_fastest(call, outputs)?,
         }
+        report_saturation(call.op(), outputs);
         Ok(())
     }
 }
 
-/// Logs, once in a process, that elements were beyond what a format can express.
+/// Logs, once in a process, that elements that were quantised were beyond what the format can express.
 #[cfg(not(browser_gpu))]
-fn report_saturation(format: QuantFormat, outputs: &[DataMut<'_>]) {
+fn report_saturation(op: &Op, outputs: &[DataMut<'_>]) {
     static LOGGED: Once = Once::new();
+    let Op::Quantize(Quantize { format }) = op else { return };
     if LOGGED.is_completed() {
         return;
     }

@@ -12,6 +12,7 @@ use kiln_wgpu::{AdapterChoice, AdapterInfo, GpuBackend, GpuDevice};
 use serde::Serialize;
 
 use super::measure::Point;
+use super::numbers;
 use super::operations::{ALL, Ceiling, Input, Measured};
 use crate::Result;
 
@@ -356,7 +357,7 @@ fn point(size: usize, work: f64, timing: &Timing) -> Point {
 
 /// Notes the first size that an adapter refused, and why.
 fn refuse(adapter: &mut OnAdapter, size: usize, why: &Error) {
-    adapter.refused.get_or_insert_with(|| format!("{}: {why}", super::report::size(size)));
+    adapter.refused.get_or_insert_with(|| format!("{}: {why}", numbers::size(size)));
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use kiln_benches::Array;
-use kiln_benches::limits::Limits;
+use kiln_benches::ceilings::Limits;
 use kiln_benches::measure::{Effort, Run, Sampler};
 use kiln_ir::{Buffer, Data, DataMut, Operand};
 use kiln_simd::ceilings::{Pass, touch};

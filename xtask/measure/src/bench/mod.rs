@@ -7,6 +7,7 @@ mod find;
 mod gpus;
 mod measure;
 mod models;
+mod numbers;
 mod operations;
 mod picture;
 mod report;

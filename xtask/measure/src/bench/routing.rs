@@ -5,6 +5,7 @@ use kiln::{Effort, Engine, Progress, Residency};
 use kiln_route::Problem;
 use serde::Serialize;
 
+use super::numbers::digits;
 use super::operations::{ALL, Measured};
 use crate::Result;
 
@@ -106,7 +107,7 @@ impl Routing {
     pub(super) fn timed(&self, row: &ProblemRow, place: usize) -> String {
         let name = self.places.get(place).map_or("", String::as_str);
         let seconds = row.seconds.get(place).copied().unwrap_or(f64::NAN);
-        format!("{name}, {} µs", super::report::digits(seconds * 1e6))
+        format!("{name}, {} µs", digits(seconds * 1e6))
     }
 }
 

@@ -4,7 +4,7 @@ use kiln::Tensor;
 
 use super::Config;
 use crate::architecture::projection::Projection;
-use crate::weights::Source;
+use crate::tensor_source::Source;
 use crate::{Error, Result};
 
 /// The weights of an encoder. Matrices are `[outputs, inputs]`, as in files.

@@ -15,7 +15,7 @@ use kiln_ir::Result;
 use kiln_ir::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region};
-use crate::gemm::{MatrixRef, pack_panels};
+use crate::matmul::{MatrixRef, pack_panels};
 use crate::scratch::Lines;
 use crate::threads::{self, Shared};
 use crate::tile::panels;

@@ -1,7 +1,7 @@
 //! The register tile: a row of results times one or two vectors of output channels.
 
 use crate::Isa;
-use crate::gemm::{each_row, for_rows};
+use crate::matmul::{each_row, for_rows};
 use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 
 /// Maximum number of results of a tile for any instruction set.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kiln::gpu::AdapterChoice;
 use kiln::{Backend, Engine, EngineBuilder};
-use kiln_benches::limits::Limits;
+use kiln_benches::ceilings::Limits;
 use kiln_benches::measure::{Effort, Sampler, Timing};
 use kiln_gguf::TensorKind;
 use kiln_ir::Operand;

@@ -9,8 +9,9 @@ use super::super::Report;
 use super::super::gpus::Gpus;
 use super::super::measure::Series;
 use super::super::models::Models;
+use super::super::numbers::{digits, size};
 use super::table::rate;
-use super::{date, digits, models as texts, pays, size};
+use super::{date, models as texts, pays};
 use crate::Result;
 
 /// One line of a bench's JSON.

@@ -8,10 +8,11 @@ use xtask_verify::Row;
 use super::super::Report;
 use super::super::gpus::{Adapter, Gpus};
 use super::super::models::Models;
+use super::super::numbers::{digits, grouped, size};
 use super::super::routing::Routing;
 use super::super::verify::sample;
 use super::table::share;
-use super::{date, digits, grouped, models as texts, pays, plot, size};
+use super::{date, models as texts, pays, plot};
 use crate::Result;
 
 const STYLE: &str = include_str!("style.css");

@@ -1,7 +1,7 @@
 //! What every form of the report says about language models.
 
 use super::super::models::{Device, Models, QUICK_SECONDS, Rate, Rates, Tests};
-use super::digits;
+use super::super::numbers::digits;
 
 /// A device with its limits: `cpu: avx2 × 2, reads 21.3 GB/s, 190 GFLOP/s`.
 pub(super) fn device(device: &Device) -> String {

@@ -10,6 +10,7 @@ use plotters::prelude::*;
 use super::super::gpus::{self, Pays};
 use super::super::measure::{Point, Series};
 use super::super::models::{Device, Rate, Rates, Tests};
+use super::super::numbers::{digits, size};
 use crate::Result;
 
 const INK: RGBColor = RGBColor(1, 2, 3);
@@ -270,7 +271,7 @@ pub(super) fn models(tests: &Tests, rates: &Rates, devices: &[Device]) -> String
                  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}{}</text>",
                 at - 11.0,
                 y + 5.5,
-                super::digits(rate.tokens_per_second),
+                digits(rate.tokens_per_second),
                 if rate.certain { "" } else { "~" }
             );
         }
@@ -325,7 +326,7 @@ fn draw(plot: &Plot<'_>, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()
         .axis_desc_style(text)
         .x_desc(plot.across)
         .y_desc(plot.up)
-        .x_label_formatter(&|x| super::size(x.round() as usize))
+        .x_label_formatter(&|x| size(x.round() as usize))
         .y_label_formatter(&|y| y.to_string())
         .draw()?;
     for &(size, colour) in &plot.marks {

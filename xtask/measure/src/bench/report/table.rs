@@ -9,7 +9,8 @@ use super::super::find::{Backend, Machine};
 use super::super::gpus::Gpus;
 use super::super::measure::{Limit, Point, Series};
 use super::super::models::Models;
-use super::{digits, models as texts, pays, size};
+use super::super::numbers::{digits, size};
+use super::{models as texts, pays};
 
 /// Prints the heading of a step.
 pub(in super::super) fn heading(text: &str) {

@@ -1,11 +1,6 @@
-//! The names of what adapters may change.
+//! Names of tensors of adapters: numbers of layers, and the error for the others.
 
 use crate::Error;
-
-/// The projections that adapters may change, by their names in GGUF files: the separate ones of a layer, then
-/// `attn_qkv`, which stacks queries, keys and values. `ffn_up` may stack gate and up.
-pub(crate) const MODULES: [&str; 8] =
-    ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_qkv"];
 
 /// A layer number as written in tensor names.
 pub(super) fn layer_number(digits: &str) -> Option<usize> {

@@ -2,9 +2,9 @@
 
 use super::tile::WarpGroupTile;
 use super::{GROUP, WARP_ROWS};
-use crate::kernels::gemm::epilogue::{Elements, Finish};
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
+use crate::kernels::matmul::epilogue::{Elements, Finish};
 use crate::operands::Groups;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
 
