@@ -32,6 +32,3 @@ pub mod transpose;
 mod warp;
 mod window;
 pub mod write_rows;
-
-// For the files of `quant`, which know the family by its former name.
-use matmul as gemm;

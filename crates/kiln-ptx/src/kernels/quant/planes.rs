@@ -1,7 +1,7 @@
 //! The product of many f32 rows with weights in blocks as a product of matrices in bf16: what goes into it, and what it leaves.
 //!
 //! `x = hi + lo`, each nearest in bf16, is within 2⁻¹⁷ of a number, which is less than the rounding to 16 bits that the contract of
-//! the product allows. So are weights, which are decoded first. [`WarpGroupGemm`](super::super::gemm::WarpGroupGemm) multiplies
+//! the product allows. So are weights, which are decoded first. [`WarpGroupGemm`](super::super::matmul::WarpGroupGemm) multiplies
 //! the planes of parts. What it cannot is done product by product afterwards: rows of x with numbers that are not finite, or with
 //! nothing but numbers so small that their lower parts leave the range of bf16, and sums that are not finite.
 

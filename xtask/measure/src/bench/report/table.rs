@@ -49,7 +49,7 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
         by_op.entry(row.op).or_default().push(row);
     }
     let columns: String = backends.iter().map(|backend| format!("{backend:>9}")).collect();
-    println!("  {:<16}{:<22}{columns}{:>8}", "operation", "bound", "cases");
+    println!("  {:<22}{:<22}{columns}{:>8}", "operation", "bound", "cases");
     for (op, rows) in &by_op {
         let cell = |backend: &&str| match rows.iter().find(|r| r.backend == *backend) {
             Some(row) if row.failures > 0 => format!("{:>9}", format!("{} fail", row.failures)),
@@ -57,7 +57,7 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
             None => format!("{:>9}", ""),
         };
         let cells: String = backends.iter().map(cell).collect();
-        println!("  {op:<16}{:<22}{cells}{:>8}", rows[0].bound, rows[0].cases);
+        println!("  {op:<22}{:<22}{cells}{:>8}", rows[0].bound, rows[0].cases);
     }
     let compared: usize = rows.iter().map(|r| r.compared).sum();
     let cases: usize = rows.iter().map(|r| r.cases).sum();

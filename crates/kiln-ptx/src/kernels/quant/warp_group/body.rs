@@ -3,7 +3,7 @@
 use super::super::parts::{Repair, Results};
 use super::weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};
 use super::{DEPTH, Shape, TALL, THREADS_OF_GROUP, Word};
-use crate::kernels::gemm::{Order, always};
+use crate::kernels::matmul::{Order, always};
 use crate::operands::{Blocks, RegisterCount};
 use crate::{
     Builder, Consumer, Descriptor, F16, Global, Panels, Pipeline, Pointer, Producer, Shared, SharedCluster, Sums,
