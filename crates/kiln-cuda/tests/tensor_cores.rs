@@ -153,7 +153,7 @@ fn products_with_quantised_weights_keep_their_contract_on_warp_groups() {
             x[6 * k..6 * k + 64].iter_mut().for_each(|x| *x *= 1e-12);
             let mut blocks = blocks_of(format, n * k, &mut random);
             if format == QuantFormat::Mxfp4 {
-                // Exponents of rows of weights: the least, great ones, and the one that is no number.
+                // Exponents: the least, great ones, those of elements beyond f32, and the one that is no number.
                 for (row, e) in [(0, 0), (1, 1), (2, 190), (3, 253), (4, 254), (5, 255)] {
                     let bytes = format.block_bytes();
                     blocks.chunks_mut(bytes).skip(row * k / format.block_len()).take(3).for_each(|block| block[0] = e);

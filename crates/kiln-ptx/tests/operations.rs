@@ -504,11 +504,18 @@ fn quantised_products_of_tiles_keep_their_contract() {
         (QuantFormat::Q5_1, &all[..1]),
         (QuantFormat::Iq4Nl, &all[..1]),
         (QuantFormat::Iq4Xs, &all[..1]),
+        (QuantFormat::Mxfp4, &all[..1]),
     ] {
         for &(m, n, chunks, multiprocessors) in cases {
             let k = chunks * 256 - if format.block_len() == 32 { 96 } else { 0 };
             let mut blocks = vec![0; format.bytes(n * k).unwrap()];
             format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            if format == QuantFormat::Mxfp4 {
+                // Exponents: the least, great ones, those of elements beyond f32, and the one that is no number.
+                for (row, e) in [(0, 0), (1, 1), (2, 190), (3, 253), (4, 254), (5, 255)] {
+                    blocks[row * k / 32 * format.block_bytes()] = e;
+                }
+            }
             let mut x = random.uniforms(m * k, -1.0, 1.0);
             for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, 2e38), (4, 1e-40)] {
                 x[row * k + k - 1] = value;

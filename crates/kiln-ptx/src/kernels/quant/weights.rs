@@ -7,6 +7,9 @@ use super::{LIFTED, Word};
 use crate::kernels::math::F32;
 use crate::{Builder, F16, Pointer, Shared, Value};
 
+/// Exponents of MXFP4 from which on elements may be beyond f32; 255 is NaN. The products of such blocks are computed again one by one.
+pub(super) const BEYOND_F32: u32 = 253;
+
 /// The memory layouts of the blocks that these kernels read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
@@ -26,10 +29,8 @@ pub(super) enum Layout {
 pub(super) enum Codes {
     /// The integers less this number.
     Less(u8),
-    /// Those of IQ4_NL and IQ4_XS.
+    /// Those of IQ4_NL.
     Normal,
-    /// Those of MXFP4.
-    Doubled,
 }
 
 impl Codes {
@@ -39,7 +40,6 @@ impl Codes {
         let less = match self {
             Self::Less(less) => u32::from(less) * 0x0101_0101,
             Self::Normal => return looked_up(k, &NORMAL, word),
-            Self::Doubled => return looked_up(k, &DOUBLED, word),
         };
         let lower = [word, word >> 4].map(|word| word & 0x0f0f_0f0fu32);
         let integers = [0, 1].map(|i: usize| fifths.map_or(lower[i], |bits| lower[i] | bits[i]));
@@ -434,11 +434,11 @@ fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: W
         let place = of_turn + set * turn.of * BLOCK;
         let word: Word<'k> = k.ld(at.byte_index(place & !3u32));
         let e = word >> ((place & 3u32) << 3) & 0xffu32;
-        // A power of two: 2^(e - 128), subnormal for 0 and 1. 255 is NaN.
+        // A power of two: 2^(e - 128), subnormal for 0 and 1.
         let normal = (e - 1u32) << 23;
         let small = k.shl(0x0020_0000u32, e);
         let bits = k.selp(small, normal, k.lt(e, 2));
-        (k.bits_f32(k.selp(0x7fc0_0000u32, bits, k.eq(e, 255))), None)
+        (k.bits_f32(k.selp(0x7fc0_0000u32, bits, k.ge(e, BEYOND_F32))), None)
     };
     Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
 }

@@ -6,7 +6,7 @@
 use kiln_ir::quant::NORMAL;
 use kiln_ir::{QuantFormat, f16};
 
-use super::super::weights::{Codes, Small, fifth_bits};
+use super::super::weights::{BEYOND_F32, Codes, Small, fifth_bits};
 use super::Word;
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
@@ -297,7 +297,6 @@ impl<'k> Row<'k> {
                 let less = match codes {
                     Codes::Less(less) => f32::from(less),
                     Codes::Normal => return whole(normal(k, word)),
-                    Codes::Doubled => return whole(small_floats(k, word)),
                 };
                 let Some(fifths) = fifths else { return whole(nibbles(k, word, less)) };
                 let fifths = words(k, self.at, None, block + fifths, 1)[0];
@@ -375,9 +374,9 @@ impl<'k> Row<'k> {
                 let place = 17 * group;
                 let word: Word<'k> = k.ld(self.at.bytes((place & !3) as i32));
                 let e = word >> (8 * (place % 4)) & 0xffu32;
-                // A power of two: 2^(e - 127), subnormal for 0. 255 is NaN; here it is infinite, so that the products are computed
-                // again.
-                k.bits_f32(k.max(e << 23, 0x0040_0000u32))
+                // A power of two: 2^(e - 127), subnormal for 0.
+                let bits = k.max(e << 23, 0x0040_0000u32);
+                k.bits_f32(k.selp(0x7fc0_0000u32, bits, k.ge(e, BEYOND_F32)))
             }
         }
     }
