@@ -138,9 +138,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if whole {
         report::table::heading("Calibration");
         calibration = Some(routing::calibrate(&mut engine, arguments.quick)?);
-    }
-    for absent in engine.absent() {
-        println!("without {absent}");
+        for absent in engine.absent() {
+            println!("without {absent}");
+        }
     }
 
     let (mut accuracy, mut limits, mut measurements) = (Vec::new(), Vec::new(), Vec::new());
