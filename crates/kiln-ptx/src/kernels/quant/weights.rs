@@ -445,17 +445,21 @@ fn mxfp4<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: W
 
 /// The numbers of a book at the lower nibbles of a word, and at the upper ones, one in each byte.
 fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], word: Word<'k>) -> [Word<'k>; 2] {
-    let table = |from: usize| k.constant(u32::from_le_bytes(std::array::from_fn(|i| book[from + i] as u8)));
+    let [first, last] = looked_up_by_byte(k, book.map(|number| number as u8), word);
+    [0x6420u32, 0x7531].map(|selector| k.prmt(first, last, selector))
+}
+
+/// The bytes of a book at the lower and the upper nibble of the first byte of a word, then of the second; and of the other two.
+pub(super) fn looked_up_by_byte<'k>(k: &'k Builder, book: [u8; 16], word: Word<'k>) -> [Word<'k>; 2] {
+    let table = |from: usize| k.constant(u32::from_le_bytes(std::array::from_fn(|i| book[from + i])));
     let tables = [0, 4, 8, 12].map(table);
     // Each nibble as a digit of a selector, which takes three bits of an index: with the fourth it would repeat a sign.
     let selectors = word & 0x7777_7777u32;
     let raised = word << 4;
-    // The numbers at both nibbles of a byte, and then at those of the next.
-    let [first, last] = [(selectors, 0xd9c8u32), (selectors >> 16, 0xfbea)].map(|(selector, signs)| {
+    [(selectors, 0xd9c8u32), (selectors >> 16, 0xfbea)].map(|(selector, signs)| {
         let [first, second] = [0, 2].map(|i: usize| k.prmt(tables[i], tables[i + 1], selector));
         // The fourth bit of each index, repeated through a byte.
         let seconds = k.prmt(raised, word, signs);
         first & !seconds | second & seconds
-    });
-    [0x6420u32, 0x7531].map(|selector| k.prmt(first, last, selector))
+    })
 }

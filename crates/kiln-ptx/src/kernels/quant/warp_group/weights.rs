@@ -6,7 +6,7 @@
 use kiln_ir::quant::NORMAL;
 use kiln_ir::{QuantFormat, f16};
 
-use super::super::weights::{BEYOND_F32, Codes, Small, fifth_bits};
+use super::super::weights::{BEYOND_F32, Codes, Small, fifth_bits, looked_up_by_byte};
 use super::Word;
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
@@ -207,21 +207,12 @@ fn nibbles<'k>(k: &'k Builder, word: Word<'k>, bias: f32) -> [[Word<'k>; 2]; 2] 
 /// The numbers of [`NORMAL`] at the lower nibbles of the bytes of a word, and at the upper ones.
 fn normal<'k>(k: &'k Builder, word: Word<'k>) -> [[Word<'k>; 2]; 2] {
     const BIAS: u8 = 128;
-    let table = |from: usize| k.constant(u32::from_le_bytes(std::array::from_fn(|i| (NORMAL[from + i] as u8) ^ BIAS)));
-    let tables = [0, 4, 8, 12].map(table);
-    // Nibbles in the order of elements 0, 16, 2, 18, 1, 17, 3, 19. As digits of a selector they take the lower three bits of an index.
-    let word = k.prmt(word, word, 0x3120u32);
-    let selectors = word & 0x7777_7777u32;
-    let raised = word << 4;
-    let of_half = |half: u32| {
-        let selector = if half == 0 { selectors } else { selectors >> 16 };
-        let [first, second] = [0, 2].map(|from: usize| k.prmt(tables[from], tables[from + 1], selector));
-        // The fourth bit of each index, repeated through a byte.
-        let seconds = k.prmt(raised, word, if half == 0 { 0xd9c8u32 } else { 0xfbeau32 });
-        let numbers = first & !seconds | second & seconds;
+    let biased = NORMAL.map(|number| number as u8 ^ BIAS);
+    // Of elements 0, 16, 2, 18, and of 1, 17, 3, 19.
+    let numbers = looked_up_by_byte(k, biased, k.prmt(word, word, 0x3120u32));
+    let [[a, c], [b, d]] = numbers.map(|numbers| {
         lifted_bits(numbers, 0x00ff_00ff).map(|lifted| fma(k, lifted, pair(1.0), pair(-LIFT - f32::from(BIAS))))
-    };
-    let [[a, c], [b, d]] = [0, 1].map(of_half);
+    });
     [[a, b], [c, d]]
 }
 
