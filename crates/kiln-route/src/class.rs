@@ -182,7 +182,11 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
                 _ => "",
             }
         }
-        Op::Pool2d(_) | Op::Resize2d(_) | Op::Gather(_) | Op::WriteRows(_) | Op::BatchNorm(_) | Op::IndexAdd(_) => "",
+        Op::Pool2d(_) | Op::Resize2d(_) | Op::BatchNorm(_) | Op::IndexAdd(_) => "",
+        Op::Gather(_) | Op::WriteRows(_) => {
+            let rows = first.dims().first().copied().unwrap_or(1);
+            short_or_long(first.numel() / rows.max(1))
+        }
         // Copies whole rows.
         Op::Scatter(_) => "runs",
         Op::Permute(op) => moved(op, inputs),
@@ -192,14 +196,17 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         Op::Concat(op) => moved(op, inputs),
         Op::Reshape(op) => moved(op, inputs),
         Op::AllReduce(op) => moved(op, inputs),
-        // Operations on rows run on several threads only if there are several rows, and their cost per row matters for
-        // short rows.
+        // Operations on rows run on several threads only if there are several rows.
         _ => match (first.rows(), first.columns()) {
             (..=1, _) => "one row",
-            (_, ..=63) => "short rows",
-            _ => "",
+            (_, columns) => short_or_long(columns),
         },
     })
+}
+
+/// Rows of this many elements: the cost per row matters for short ones.
+fn short_or_long(columns: usize) -> &'static str {
+    if columns < 64 { "short rows" } else { "" }
 }
 
 /// Convolutions of one channel by the number of elements of the kernel: with few of them, moving the image takes as long as computing.

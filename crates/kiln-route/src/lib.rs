@@ -53,7 +53,7 @@ mod explain;
 pub use class::{Class, measured_as};
 pub use explain::{ExplainedSegment, Explanation};
 pub use history::{History, Observed};
-pub use link::{Implausible, Link, LinkPath, MOST_BANDWIDTH, Transfer};
+pub use link::{ElementwisePath, Implausible, Link, LinkPath, MOST_BANDWIDTH, Transfer};
 pub use model::Basis;
 pub use place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 pub use placement::{Flow, Placement, Segment};

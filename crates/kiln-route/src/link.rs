@@ -163,24 +163,45 @@ pub struct LinkPath {
 
 object!(LinkPath { upload, download });
 
+/// The way of calls of element-wise functions. Devices run these on memory that the host sees too, or in pieces while they copy others, so
+/// uploads and downloads overlap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ElementwisePath {
+    /// An operand as large as the result, and the result, over the bytes of the result.
+    pub first: Transfer,
+    /// Further operands, over their bytes.
+    pub further: Transfer,
+}
+
+object!(ElementwisePath { first, further });
+
+impl ElementwisePath {
+    /// Bytes that count for each part, for these bytes of operands and results.
+    pub(crate) fn parts(operands: u64, results: u64) -> [u64; 2] {
+        [results, operands.saturating_sub(results)]
+    }
+}
+
 /// The ways between the host and the memory of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// The way of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
     /// launch, kernel and operands counts as download.
     pub call: LinkPath,
+    /// The way of a call of one element-wise function. `None` if it was not measured: then [`Link::call`] counts.
+    pub elementwise: Option<ElementwisePath>,
     /// The way of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
     pub tensor: LinkPath,
 }
 
-object!(Link { call, tensor });
+object!(Link { call, elementwise, tensor });
 
 impl Link {
     /// The formula `latency + bytes / bandwidth` for both ways.
     pub fn linear(upload: (f64, f64), download: (f64, f64)) -> Self {
         let [upload, download] = [upload, download].map(|(latency, bandwidth)| Transfer::linear(latency, bandwidth));
         let path = LinkPath { upload, download };
-        Self { call: path.clone(), tensor: path }
+        Self { call: path.clone(), elementwise: None, tensor: path }
     }
 
     /// At each size the median of some measurements; `None` of none.
@@ -190,7 +211,18 @@ impl Link {
             let download = Transfer::median(all.iter().map(|link| &of(link).download))?;
             Some(LinkPath { upload, download })
         };
-        Some(Self { call: path(|link| &link.call)?, tensor: path(|link| &link.tensor)? })
+        let of_functions = || {
+            let known = all.iter().filter_map(|link| link.elementwise.as_ref());
+            let first = Transfer::median(known.clone().map(|path| &path.first))?;
+            Some(ElementwisePath { first, further: Transfer::median(known.map(|path| &path.further))? })
+        };
+        Some(Self { call: path(|link| &link.call)?, elementwise: of_functions(), tensor: path(|link| &link.tensor)? })
+    }
+
+    /// All transfers that were measured.
+    pub(crate) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
+        let paths = [&self.call, &self.tensor].into_iter().flat_map(|path| [&path.upload, &path.download]);
+        paths.chain(self.elementwise.iter().flat_map(|path| [&path.first, &path.further]))
     }
 }
 
@@ -248,12 +280,15 @@ mod tests {
         assert!(alike(&Transfer::median([&a, &b].into_iter()).unwrap(), [1.5e-6, 2.75e-6, 5.75e-6]));
         let link = |[upload, download, set, read]: [&Transfer; 4]| Link {
             call: LinkPath { upload: upload.clone(), download: download.clone() },
+            elementwise: Some(ElementwisePath { first: set.clone(), further: upload.clone() }),
             tensor: LinkPath { upload: set.clone(), download: read.clone() },
         };
         let links = [link([&a, &b, &c, &a]), link([&b, &c, &a, &a]), link([&c, &c, &b, &a])];
         let median = Link::median(&links).unwrap();
         assert!(alike(&median.call.upload, [2e-6, 3e-6, 8e-6]) && alike(&median.tensor.upload, [2e-6, 3e-6, 8e-6]));
         assert!(median.call.download == c && median.tensor.download == a);
+        let elementwise = median.elementwise.unwrap();
+        assert!(elementwise.first == median.tensor.upload && elementwise.further == median.call.upload);
         assert!(Link::median(&[]).is_none());
     }
 

@@ -1,6 +1,6 @@
 //! The time that work takes on places.
 
-use crate::link::Link;
+use crate::link::{ElementwisePath, Link};
 use crate::place::{Memory, Place};
 use crate::problem::{Problem, Residency};
 
@@ -55,8 +55,16 @@ impl<'a> Edges<'a> {
                 return seconds;
             }
             // One submission uploads the operands of a call on slices and downloads its results.
-            if let Some(path) = link(links, place.memory).map(|link| &link.call).filter(|_| problem.is_call()) {
-                return seconds + path.upload.seconds(bytes) + path.download.seconds(problem.result_bytes());
+            if let Some(link) = link(links, place.memory).filter(|_| problem.is_call()) {
+                let results = problem.result_bytes();
+                return seconds
+                    + match &link.elementwise {
+                        Some(path) if problem.is_elementwise() => {
+                            let [first, further] = ElementwisePath::parts(bytes, results);
+                            path.first.seconds(first) + path.further.seconds(further)
+                        }
+                        _ => link.call.upload.seconds(bytes) + link.call.download.seconds(results),
+                    };
             }
         }
         for (operand, bytes) in problem.operands().enumerate() {

@@ -14,6 +14,8 @@ use crate::place::{MAX_MEMORIES, Memory};
 pub(crate) struct Task {
     pub(crate) class: Class,
     pub(crate) cost: Cost,
+    /// Whether it is an element-wise function.
+    pub(crate) elementwise: bool,
 }
 
 impl Task {
@@ -32,7 +34,8 @@ impl Task {
             }
         });
         let results = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
-        (Self { class: Class::of(op, inputs, outputs), cost }, results)
+        let elementwise = matches!(op, Op::Elementwise(_));
+        (Self { class: Class::of(op, inputs, outputs), cost, elementwise }, results)
     }
 
     /// The measure of work of the curves: the larger of flops and bytes. Within a class the two grow together, and the
@@ -235,6 +238,11 @@ impl Problem {
     /// Whether it is a single call, not the steps of a graph.
     pub(crate) fn is_call(&self) -> bool {
         self.is_call
+    }
+
+    /// Whether it is a single call of an element-wise function.
+    pub(crate) fn is_elementwise(&self) -> bool {
+        self.call().is_some_and(|task| task.elementwise)
     }
 
     pub(crate) fn result_bytes(&self) -> u64 {

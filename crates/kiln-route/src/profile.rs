@@ -496,11 +496,8 @@ impl Profile {
             return Err("links beyond the memories possible, or to the host itself".to_owned());
         }
         for link in self.links.iter().flatten() {
-            for path in [&link.call, &link.tensor] {
-                let time = |seconds| not_negative("a transfer", seconds);
-                path.upload.sound(time)?;
-                path.download.sound(time)?;
-            }
+            let time = |seconds| not_negative("a transfer", seconds);
+            link.transfers().try_for_each(|transfer| transfer.sound(time))?;
         }
         if let Some(graphs) = &self.graphs {
             not_negative("a graph", graphs.graph)?;

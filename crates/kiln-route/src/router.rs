@@ -8,7 +8,7 @@ use kiln_ir::{Error, Precision, Result};
 use crate::class::Class;
 use crate::curves::{Curves, NO_PLACE, Times};
 use crate::history::{History, Observed};
-use crate::link::{Lines, Link};
+use crate::link::{ElementwisePath, Lines, Link};
 use crate::model::{Basis, Edges};
 use crate::place::{MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
@@ -159,14 +159,23 @@ struct Device {
     launch: f64,
     /// Upload and download of calls; `None` if the profile has no link, or one of too many sizes.
     call: Option<[Lines; 2]>,
+    /// The parts of [`ElementwisePath`], likewise.
+    elementwise: Option<[Lines; 2]>,
 }
 
 impl Device {
     fn new(profile: &Profile, place: usize) -> Option<Self> {
         let Place { memory, launch, .. } = profile.places()[place];
         let link = || profile.links().get(memory.index()).and_then(Option::as_ref);
-        let lines = |link: &Link| Some([Lines::of(&link.call.upload)?, Lines::of(&link.call.download)?]);
-        (memory != Memory::HOST).then(|| Self { place, launch, call: link().and_then(lines) })
+        let call = |link: &Link| Some([Lines::of(&link.call.upload)?, Lines::of(&link.call.download)?]);
+        let of_functions = |path: &ElementwisePath| Some([Lines::of(&path.first)?, Lines::of(&path.further)?]);
+        let elementwise = || link()?.elementwise.as_ref().and_then(of_functions);
+        (memory != Memory::HOST).then(|| Self {
+            place,
+            launch,
+            call: link().and_then(call),
+            elementwise: elementwise(),
+        })
     }
 }
 
@@ -282,10 +291,15 @@ impl Router {
         let places = self.places();
         if problem.is_call() && residency.is_plain() {
             seconds.iter_mut().zip(&self.launch).for_each(|(seconds, launch)| *seconds += launch);
-            let [up, down] = [problem.operand_bytes(), problem.result_bytes()].map(|bytes| bytes as f64);
-            for Device { place, launch, call } in &self.devices {
-                seconds[*place] += match call {
-                    Some([upload, download]) => launch + upload.seconds(up) + download.seconds(down),
+            let [operands, results] = [problem.operand_bytes(), problem.result_bytes()];
+            let parts = ElementwisePath::parts(operands, results);
+            for Device { place, launch, call, elementwise } in &self.devices {
+                let (lines, parts) = match elementwise {
+                    Some(lines) if problem.is_elementwise() => (Some(lines), parts),
+                    _ => (call.as_ref(), [operands, results]),
+                };
+                seconds[*place] += match lines {
+                    Some(lines) => launch + lines[0].seconds(parts[0] as f64) + lines[1].seconds(parts[1] as f64),
                     None => edges.of(*place, &places[*place]),
                 };
             }

@@ -6,7 +6,9 @@ use common::*;
 use kiln_ir::graph::Graph;
 use kiln_ir::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Softmax, Transpose};
 use kiln_ir::{Precision, Record, TensorType};
-use kiln_route::{Basis, Calibrated, Explanation, Link, Problem, Profile, Residency, Router};
+use kiln_route::{
+    Basis, Calibrated, ElementwisePath, Explanation, Link, LinkPath, Problem, Profile, Residency, Router,
+};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -107,7 +109,7 @@ fn calls_and_tensors_are_priced_by_their_own_way() {
     let fast = Link::linear((0.0, 1e12), (0.0, 1e12));
     let slow = Link::linear((0.0, 1e8), (0.0, 1e8));
     let priced = |call: &Link, tensor: &Link, residency: Residency| {
-        let link = Link { call: call.call.clone(), tensor: tensor.tensor.clone() };
+        let link = Link { call: call.call.clone(), elementwise: None, tensor: tensor.tensor.clone() };
         let profile = Profile::new(machine(), places.clone()).unwrap().with_link(GPU, link).unwrap();
         chosen(&Router::new(profile), &square(1024), &residency)
     };
@@ -115,6 +117,29 @@ fn calls_and_tensors_are_priced_by_their_own_way() {
     assert_ne!(priced(&slow, &fast, Residency::host()), "gpu");
     assert_eq!(priced(&slow, &fast, Residency::host().keep_result()), "gpu");
     assert_ne!(priced(&fast, &slow, Residency::host().keep_result()), "gpu");
+}
+
+#[test]
+fn calls_of_element_wise_functions_are_priced_by_their_own_way() {
+    let mut places = cpu_places();
+    places.push(gpu_place());
+    let fast = Link::linear((0.0, 1e12), (0.0, 1e12)).call;
+    let slow = Link::linear((0.0, 1e8), (0.0, 1e8)).call;
+    let of_functions = |path: &LinkPath| ElementwisePath { first: path.upload.clone(), further: path.download.clone() };
+    let on_gpu = |call: &LinkPath, elementwise: Option<&LinkPath>, problem: &Problem, residency: Residency| {
+        let link = Link { call: call.clone(), elementwise: elementwise.map(of_functions), tensor: fast.clone() };
+        let profile = Profile::new(machine(), places.clone()).unwrap().with_link(GPU, link).unwrap();
+        chosen(&Router::new(profile), problem, &residency) == "gpu"
+    };
+    let (add, product) = (addition(1 << 24), square(1024));
+    let host = Residency::host;
+    assert!(on_gpu(&slow, Some(&fast), &add, host()) && !on_gpu(&slow, Some(&fast), &product, host()));
+    assert!(!on_gpu(&fast, Some(&slow), &add, host()) && on_gpu(&fast, Some(&slow), &product, host()));
+    assert!(on_gpu(&fast, None, &add, host()) && !on_gpu(&slow, None, &add, host()), "the way of other calls");
+    // With a placement excluded, the same way is priced without the fast path.
+    let without_cpu = |residency: Residency| (0..2).fold(residency, |residency, place| residency.barred(place));
+    assert!(on_gpu(&slow, Some(&fast), &add, without_cpu(host())));
+    assert!(!on_gpu(&fast, Some(&slow), &add, without_cpu(host())));
 }
 
 fn with_additions() -> Router {

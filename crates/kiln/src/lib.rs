@@ -67,9 +67,9 @@ pub use kiln_ir::{
     tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
 };
 pub use kiln_route::{
-    Backend, BackendSelector, Cpus, Decision, ExplainedSegment, Explanation, Link, LinkPath, MAX_MEMORIES, MAX_PLACES,
-    Machine, Memory, Observed, OpComplexity, Place, Prediction, Problem, Profile, ProfileProblem, RecordedProblem,
-    Recording, Residency, Roofline, Router, Transfer,
+    Backend, BackendSelector, Cpus, Decision, ElementwisePath, ExplainedSegment, Explanation, Link, LinkPath,
+    MAX_MEMORIES, MAX_PLACES, Machine, Memory, Observed, OpComplexity, Place, Prediction, Problem, Profile,
+    ProfileProblem, RecordedProblem, Recording, Residency, Roofline, Router, Transfer,
 };
 pub use kiln_simd::{Isa, Simd};
 pub use packed::{PackedKernels, PackedMatrix};

@@ -1,4 +1,4 @@
-//! The least time of a few runs.
+//! The least and the median time of a few runs.
 
 use kiln_ir::Result;
 use web_time::Instant;
@@ -21,22 +21,45 @@ impl Runs {
     ///
     /// # Errors
     /// The first error of a run.
-    pub(crate) fn least(self, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+    pub(crate) fn least(self, run: impl FnMut() -> Result<()>) -> Result<f64> {
+        let mut least = f64::INFINITY;
+        self.time(run, |seconds| least = least.min(seconds))?;
+        Ok(least)
+    }
+
+    /// The median seconds of a run.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub(crate) fn median(self, run: impl FnMut() -> Result<()>) -> Result<f64> {
+        let mut all = Vec::with_capacity(self.most);
+        self.time(run, |seconds| all.push(seconds))?;
+        Ok(median(&mut all))
+    }
+
+    /// Calls `see` with the seconds of each run.
+    fn time(self, mut run: impl FnMut() -> Result<()>, mut see: impl FnMut(f64)) -> Result<()> {
         for _ in 0..self.untimed {
             run()?;
         }
-        let (start, mut least) = (Instant::now(), f64::INFINITY);
+        let start = Instant::now();
         for number in 0..self.most {
             let sample = Instant::now();
             run()?;
-            least = least.min(sample.elapsed().as_secs_f64());
+            see(sample.elapsed().as_secs_f64());
             let spent = start.elapsed().as_secs_f64();
             if number >= 2 && spent > self.enough || spent > self.long {
                 break;
             }
         }
-        Ok(least)
+        Ok(())
     }
+}
+
+/// The median of at least one value.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
 #[cfg(test)]
@@ -60,5 +83,11 @@ mod tests {
         assert!(runs == 12 && least < 1.0, "{runs} {least}");
         assert_eq!(count(Runs { enough: -1.0, ..all }).0, 2 + 3);
         assert_eq!(count(Runs { long: -1.0, untimed: 1, ..all }).0, 1 + 1);
+    }
+
+    #[test]
+    fn a_median_is_between_the_others() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), 2.5);
     }
 }

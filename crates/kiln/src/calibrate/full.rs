@@ -2,6 +2,7 @@
 
 use kiln_ir::{Precision, Result};
 use kiln_route::{Calibrated, Class, Place, Problem, Profile};
+use std::ops::Range;
 use web_time::Instant;
 
 use super::fit::fitted;
@@ -21,7 +22,7 @@ pub(crate) fn run(
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
     let (budget, seconds) = match effort {
-        Effort::Quick => (Budget { rounds: 8, sample: 20e-6, seconds: 0.006 }, 20.0),
+        Effort::Quick => (Budget { rounds: 8, sample: 20e-6, seconds: 0.006 }, 15.0),
         Effort::Thorough => (Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, 60.0),
     };
     let plan = Plan { budget, seconds };
@@ -115,12 +116,13 @@ fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
 /// same code differ by a tenth.
 const GAIN: f64 = 1.25;
 
-/// Discards thread speedups that are within noise, on work too short to be shared.
+/// Discards thread speedups that are within noise, on work too short to be shared, and all of those on work that takes less than handing it
+/// over.
 fn without_noise(curve: &mut Calibrated, places: &[Place]) {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
     for seconds in curve.seconds.iter_mut().filter(|seconds| seconds[one] < SHARED) {
         for i in (0..places.len()).filter(|&i| places[i].threads > 1) {
-            if seconds[i] < seconds[one] && seconds[one] < GAIN * seconds[i] {
+            if seconds[i] < seconds[one] && (seconds[one] < GAIN * seconds[i] || seconds[one] < HAND_OVER) {
                 seconds[i] = seconds[one];
             }
         }
@@ -149,15 +151,17 @@ fn without_idling(curve: &mut Calibrated, places: &[Place]) {
 
 /// Fills dips that other programs caused. The speedup of threads over one thread rises with the work while starting
 /// them matters, and falls where they share the memory; it has no dip. A point with a smaller speedup than points on
-/// both sides of it was measured while a core was busy.
+/// both sides of it was measured while a core was busy. Speedups of work too short to be shared are noise and prove nothing about longer
+/// work.
 fn without_dips(curve: &mut Calibrated, places: &[Place]) {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
     for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
         let gain = |seconds: &Vec<f64>| (seconds[one] / seconds[i]).min(place.threads as f64);
         let gains: Vec<f64> = curve.seconds.iter().map(gain).collect();
+        let shared: Vec<bool> = curve.seconds.iter().map(|seconds| seconds[one] >= SHARED).collect();
         for (point, seconds) in curve.seconds.iter_mut().enumerate() {
-            let most = |gains: &[f64]| gains.iter().copied().fold(0.0, f64::max);
-            let around = most(&gains[..point]).min(most(&gains[point + 1..]));
+            let most = |points: Range<usize>| points.filter(|&i| shared[i]).map(|i| gains[i]).fold(0.0, f64::max);
+            let around = most(0..point).min(most(point + 1..gains.len()));
             if around >= GAIN && gains[point] < around {
                 seconds[i] = seconds[one] / around;
             }
@@ -198,13 +202,18 @@ mod tests {
 
     #[test]
     fn a_small_gain_on_short_work_is_none() {
-        let seconds = vec![vec![2e-6, 1.1e-6, 1e-6], vec![4e-6, 4e-6, 2e-6], vec![40e-6, 22e-6, 20e-6]];
-        let work = vec![1.0, 2.0, 3.0];
+        let seconds =
+            vec![vec![2e-6, 1.1e-6, 1e-6], vec![4e-6, 4e-6, 1e-6], vec![8e-6, 8e-6, 4e-6], vec![40e-6, 22e-6, 20e-6]];
+        let work = vec![1.0, 2.0, 3.0, 4.0];
         let mut curve =
             Calibrated { op: "add".into(), shape: String::new(), precision: Precision::Contract, work, seconds };
         without_noise(&mut curve, &places());
         let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
-        assert_eq!(spread, [1.1e-6, 2e-6, 20e-6], "the second gained much, the third lasts long");
+        assert_eq!(
+            spread,
+            [1.1e-6, 4e-6, 4e-6, 20e-6],
+            "shorter than handing over; the third gained much, the fourth lasts long"
+        );
     }
 
     #[test]
@@ -221,16 +230,20 @@ mod tests {
 
     #[test]
     fn noise_of_short_work_is_no_gain() {
-        let times = [[1.1, 1.1, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0], [9.0, 9.0, 5.0]];
-        let seconds: Vec<Vec<f64>> = times.iter().map(|t| t.to_vec()).collect();
-        let mut curve = Calibrated {
-            op: "add".into(),
-            shape: String::new(),
-            precision: Precision::Contract,
-            work: vec![1.0, 2.0, 3.0, 4.0],
-            seconds: seconds.clone(),
+        let unchanged = |times: [[f64; 3]; 4]| {
+            let seconds: Vec<Vec<f64>> = times.iter().map(|t| t.to_vec()).collect();
+            let mut curve = Calibrated {
+                op: "add".into(),
+                shape: String::new(),
+                precision: Precision::Contract,
+                work: vec![1.0, 2.0, 3.0, 4.0],
+                seconds: seconds.clone(),
+            };
+            without_dips(&mut curve, &places());
+            assert_eq!(curve.seconds, seconds);
         };
-        without_dips(&mut curve, &places());
-        assert_eq!(curve.seconds, seconds);
+        unchanged([[1.1, 1.1, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0], [9.0, 9.0, 5.0]]);
+        // Work of 8 µs that seemed twice as fast on several threads says nothing about work of 34 µs that kernels keep on one thread.
+        unchanged([[3e-6, 3e-6, 3e-6], [8e-6, 8e-6, 4e-6], [34e-6, 34e-6, 34e-6], [190e-6, 190e-6, 80e-6]]);
     }
 }

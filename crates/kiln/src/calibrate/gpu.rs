@@ -4,9 +4,10 @@ use kiln_ir::{Buffer, Error, Operand, Result};
 use kiln_route::Link;
 
 use super::grid::Probe;
-use super::measure::{self, Inputs, Progress};
+use super::measure::{Inputs, Progress};
 use crate::Engine;
 use crate::gpus::{Gpu, Launch};
+use crate::runs::median;
 
 /// The time recorded for a problem that a GPU cannot run, so that the GPU is never chosen for it.
 pub(super) const NEVER: f64 = 1e6;
@@ -76,7 +77,7 @@ const LINKS: usize = 4;
 
 /// A typical launch: the median of each of its parts.
 fn typical(launches: &[Launch]) -> Launch {
-    let of = |part: fn(&Launch) -> f64| measure::median(&mut launches.iter().map(part).collect::<Vec<_>>());
+    let of = |part: fn(&Launch) -> f64| median(&mut launches.iter().map(part).collect::<Vec<_>>());
     Launch { cold: of(|launch| launch.cold), queued: of(|launch| launch.queued) }
 }
 

@@ -66,15 +66,18 @@ struct Sizes {
 /// A few sizes of every class, from the nearest cache to beyond the last.
 const CALIBRATION: Sizes = Sizes {
     kinds: ElementwiseKind::ALL,
-    flat: &[64, 1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
+    flat: &[64, 1 << 10, 1 << 12, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
+    // Just below and above the sizes from which kernels use several threads.
     rows: &[
         (4, 64),
         (32, 128),
+        (60, 512),
         (128, 512),
         (512, 1024),
         (2048, 2048),
         (1, 64),
         (1, 4096),
+        (1, 130_000),
         (1, 131_072),
         (1, 1 << 20),
         (8, 24),

@@ -8,6 +8,7 @@ use web_time::Instant;
 use super::account::Account;
 use super::grid::Probe;
 use crate::Engine;
+use crate::runs::median;
 
 /// A placement that is this many times slower than the best is not measured if one run takes [`LONG`].
 const HOPELESS: f64 = 4.0;
@@ -187,12 +188,6 @@ fn one_and_several(places: &[Place], seconds: &[f64]) -> (f64, f64) {
 fn gained_little(places: &[Place], seconds: &[f64]) -> bool {
     let (one, several) = one_and_several(places, seconds);
     several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
-}
-
-/// The median of at least one value.
-pub(super) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
 /// Typical seconds on each placement, see [`Observed::typical`].

@@ -324,7 +324,7 @@ pub fn evaluate(
     // The limit applies to doubtful problems after every problem was measured three times: on a shared machine many are
     // doubtful.
     let (budget, seconds) = match effort {
-        Effort::Quick => (Budget { rounds: 8, sample: 30e-6, seconds: 0.016 }, 20.0),
+        Effort::Quick => (Budget { rounds: 8, sample: 30e-6, seconds: 0.016 }, 15.0),
         Effort::Thorough => (Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, 60.0),
     };
     let plan = Plan { budget, seconds };

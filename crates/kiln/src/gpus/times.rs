@@ -4,7 +4,7 @@ use kiln_device::host_copy;
 use kiln_ir::graph::Graph;
 use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction, Softmax};
 use kiln_ir::{Data, DataMut, Error, Operand, Record, Result, Shape, TensorType};
-use kiln_route::{Link, LinkPath, Transfer};
+use kiln_route::{ElementwisePath, Link, LinkPath, Transfer};
 
 use super::{Gpu, WAITING, wait};
 use crate::runs::Runs;
@@ -39,9 +39,18 @@ pub(crate) struct Launch {
     pub(crate) queued: f64,
 }
 
-/// The minimum time of a few runs; the first compiles and allocates.
+/// How often a call is timed; the first run compiles and allocates.
+const RUNS: Runs = Runs { untimed: 1, most: 40, enough: 3e-3, long: 10e-3 };
+
+/// The minimum time of a few runs.
 fn least(run: impl FnMut() -> Result<()>) -> Result<f64> {
-    Ok(Runs { untimed: 1, most: 40, enough: 3e-3, long: 10e-3 }.least(run)?.max(1e-9))
+    Ok(RUNS.least(run)?.max(1e-9))
+}
+
+/// The median time of a few runs: what a call typically takes with its transfers and waits. The minimum is a tenth less, and less the
+/// more runs there are.
+fn typical(run: impl FnMut() -> Result<()>) -> Result<f64> {
+    Ok(RUNS.median(run)?.max(1e-9))
 }
 
 /// Measures a transfer at every size that the device supports, until the result is plausible. Returns its latency and
@@ -158,12 +167,12 @@ impl Gpu {
         wait(self.0.device.compile_ahead(operations, WAITING))
     }
 
-    /// Seconds that an operation takes from host to host.
+    /// Seconds that an operation typically takes from host to host.
     ///
     /// # Errors
     /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
-        least(|| wait(self.run_into(op, inputs, outputs, WAITING)))
+        typical(|| wait(self.run_into(op, inputs, outputs, WAITING)))
     }
 
     /// Seconds that the device takes to start any work.
@@ -199,7 +208,11 @@ impl Gpu {
     /// Errors of the device.
     pub(crate) fn link(&self) -> Result<Link> {
         let bandwidth = TOLERANCE * copied_on_host()?;
-        Ok(Link { call: self.path_of_calls(bandwidth)?, tensor: self.path_of_graphs(bandwidth)? })
+        Ok(Link {
+            call: self.path_of_calls(bandwidth)?,
+            elementwise: Some(self.path_of_functions(bandwidth)?),
+            tensor: self.path_of_graphs(bandwidth)?,
+        })
     }
 
     /// The path of calls on slices, measured by operations that only upload or only download: their time from host to
@@ -218,6 +231,31 @@ impl Gpu {
         let (down_latency, download) = measured("the download of calls", self, bandwidth, &mut down)?;
         // The transfers of one submission share one latency.
         Ok(LinkPath { upload, download: later(&download, up_latency.min(down_latency)) })
+    }
+
+    /// The path of calls of element-wise functions: of one operand, and what a second one adds.
+    fn path_of_functions(&self, bandwidth: f64) -> Result<ElementwisePath> {
+        let data = vec![1.0; SIZES[SIZES.len() - 1]];
+        let mut out = vec![0.0; data.len()];
+        let [one, two] = [Elementwise::neg(), Elementwise::add()].map(Op::from);
+        let (mut first, mut further) = (Vec::new(), vec![(0, 0.0)]);
+        for n in SIZES {
+            let x = Operand::vector(&data[..n]);
+            let mut host =
+                |op: &Op, operands: &[Operand<'_>]| self.host_seconds(op, operands, &mut [DataMut::F32(&mut out[..n])]);
+            let mut times = || Ok((host(&one, &[x])?, host(&two, &[x, x])?, self.resident_seconds(&one, &[x])?));
+            match times() {
+                Ok((one, two, resident)) => {
+                    first.push((4 * n as u64, (one - resident).max(1e-9)));
+                    further.push((4 * n as u64, (two - one).max(0.0)));
+                }
+                // Sizes that do not fit are skipped; two sizes are enough for a line.
+                Err(Error::OutOfMemory { .. } | Error::Limit { .. }) if first.len() >= 2 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let [first, further] = [first, further].map(|points| Transfer::measured(points).limited(bandwidth));
+        Ok(ElementwisePath { first, further })
     }
 
     /// The path of graphs: what setting an input adds to an execution, and what reading a result takes.
