@@ -399,11 +399,7 @@ macro_rules! devices_of {
             ) -> Pending<'a, ()> {
                 Box::pin(async move {
                     let device = self.device_waiting(waiting).await?;
-                    let target = Driver::target(&device);
-                    let supported =
-                        |(op, types): &&(Op, &[TensorType])| Plan::<$driver>::of_operation(op, types, target).is_ok();
-                    let operations: Vec<_> = operations.iter().filter(supported).copied().collect();
-                    kiln_device::bodies::compile(&device, &operations).await
+                    kiln_device::bodies::compile_supported(&device, operations).await
                 })
             }
 
