@@ -29,7 +29,7 @@ pub use device::{WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{Data, DataMut, Error, Operand, Precision, Result, TensorType};
 use kiln_route::{Backend, Link, MAX_MEMORIES, Memory, Place, Profile, ProfileProblem, Roofline};
 /// Lets the browser render its page and handle events.
@@ -282,14 +282,8 @@ impl Gpu {
     ///
     /// # Errors
     /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
-    pub(crate) async fn run_into(
-        &self,
-        op: &Op,
-        inputs: &[Operand<'_>],
-        outputs: &mut [DataMut<'_>],
-        waiting: Waiting,
-    ) -> Result<()> {
-        self.0.device.run_into(op, inputs, outputs, waiting).await
+    pub(crate) async fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>], waiting: Waiting) -> Result<()> {
+        self.0.device.run_call(call, outputs, waiting).await
     }
 
     /// Copies an operand to the device.
@@ -425,13 +419,7 @@ mod tests {
             false
         }
 
-        fn run_into<'a>(
-            &'a self,
-            _: &'a Op,
-            _: &'a [Operand<'_>],
-            _: &'a mut [DataMut<'_>],
-            _: Waiting,
-        ) -> Pending<'a, ()> {
+        fn run_call<'a>(&'a self, _: &'a Call<'_>, _: &'a mut [DataMut<'_>], _: Waiting) -> Pending<'a, ()> {
             missing()
         }
 
