@@ -21,7 +21,7 @@ mod times;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use device::{Device, On};
 pub(crate) use device::{Resident, Runner};
@@ -155,46 +155,6 @@ impl Gpu {
         let no = || AtomicBool::new(false);
         let (device, gone) = (Box::new(device), OnceLock::new());
         Self(Arc::new(State { name, kind, device, gone, logged_refused: no(), logged_lacking: no() }))
-    }
-
-    /// The GPU of a profile's placement, whether or not it is present; `None` if this build lacks its backend.
-    /// `opening` says where compiled code is kept.
-    pub(crate) fn of_place(place: &Place, opening: &Opening) -> Option<Self> {
-        find::of_place(place.backend, &place.name, opening)
-    }
-
-    /// The GPU that was requested.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if it is missing; the message lists the devices found.
-    pub(crate) fn chosen(asked: &Asked, opening: &Opening) -> Result<Self> {
-        find::chosen(asked, opening)
-    }
-
-    /// Opens the adapter of a browser.
-    ///
-    /// # Errors
-    /// The errors of [`kiln_wgpu::GpuDevice::open_async`].
-    #[cfg(browser_gpu)]
-    pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
-        find::browser::opened(choice).await
-    }
-
-    /// Every hardware GPU of this backend.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] with the reason if no GPU is found. The reason is logged once per process.
-    pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
-        static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
-        let found = find::hardware(kind, opening);
-        if let Err(why) = &found {
-            let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-            if !logged.contains(&kind) {
-                logged.push(kind);
-                tracing::info!("without {kind}: {why}");
-            }
-        }
-        found
     }
 
     /// Whether both handles refer to the same GPU.
