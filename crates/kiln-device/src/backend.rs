@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 #[cfg(not(target_arch = "wasm32"))]
 use kiln_ir::Operations;
-use kiln_ir::op::{Op, check, types_of};
+use kiln_ir::op::{Call, Op, OwnedCall, check_outputs};
 use kiln_ir::{Buffer, DataMut, Error, Operand, Result, TensorType};
 
 use crate::driver::Driver;
@@ -113,9 +113,11 @@ impl<D: Driver> Backend<D> {
     /// # Errors
     /// Those of the shape rule, of the data, of opening the device and of the device.
     pub async fn run_async(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-        let mut results = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let call = OwnedCall::new(op, inputs)?;
+        let call = call.as_call();
+        let mut results = call.outputs().iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
-        self.run_into_async(op, inputs, &mut outputs).await?;
+        self.run_call_waiting(&call, &mut outputs, Waiting::Elsewhere).await?;
         Ok(results)
     }
 
@@ -124,27 +126,24 @@ impl<D: Driver> Backend<D> {
     /// # Errors
     /// The errors of [`Backend::run_async`]; [`kiln_ir::Error::Length`] and [`kiln_ir::Error::Type`] for outputs that do not fit.
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        self.run_into_waiting(op, inputs, outputs, Waiting::Elsewhere).await
+        let call = OwnedCall::new(op, inputs)?;
+        self.run_call_waiting(&call.as_call(), outputs, Waiting::Elsewhere).await
     }
 
-    /// [`Backend::run_into_async`] for callers that state who drives the device.
+    /// [`Backend::run_into_async`] for a call whose shapes are inferred, and for callers that state who drives the device.
     ///
     /// # Errors
-    /// The errors of [`Backend::run_into_async`].
-    pub async fn run_into_waiting(
-        &self,
-        op: &Op,
-        inputs: &[Operand<'_>],
-        outputs: &mut [DataMut<'_>],
-        waiting: Waiting,
-    ) -> Result<()> {
-        check(op, inputs, outputs)?;
+    /// Those of the data, of opening the device and of the device; [`kiln_ir::Error::Arity`], [`kiln_ir::Error::Length`] and
+    /// [`kiln_ir::Error::Type`] for outputs that do not fit.
+    pub async fn run_call_waiting(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>], waiting: Waiting) -> Result<()> {
+        let (op, inputs) = (call.op(), call.inputs());
+        check_outputs(op.name(), call.outputs(), outputs)?;
         let device = match waiting {
             #[cfg(not(target_arch = "wasm32"))]
             Waiting::Here => self.device()?,
             Waiting::Elsewhere => self.device_async().await?,
         };
-        let mut ready = self.ready(device, op, &types_of(inputs)).await?;
+        let mut ready = self.ready(device, op, call.types()).await?;
         let counters = &device.shared().counters;
         match &mut ready.executable {
             Runner::Direct(direct) => {
@@ -201,6 +200,10 @@ impl<D: Driver> Backend<D> {
 #[cfg(not(target_arch = "wasm32"))]
 impl<D: Driver> Operations for Backend<D> {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        block_on(self.run_into_waiting(op, inputs, outputs, Waiting::Here))
+        Call::with(op, inputs, |call| self.run_call(call, outputs))
+    }
+
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        block_on(self.run_call_waiting(call, outputs, Waiting::Here))
     }
 }

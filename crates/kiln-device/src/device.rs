@@ -5,7 +5,7 @@ use kiln_ir::{Operand, Result, TensorType};
 
 use crate::driver::Driver;
 use crate::memory::MemoryUse;
-use crate::prepared::{Prepared, compile_ahead};
+use crate::prepared::{Prepared, compile_ahead, plans};
 use crate::statistics::Statistics;
 use crate::tensor::Tensor;
 use crate::waiting::Waiting;
@@ -35,7 +35,12 @@ pub mod bodies {
     }
 
     pub async fn compile<D: Driver>(device: &D, operations: &[(Op, &[TensorType])]) -> Result<()> {
-        compile_ahead(device, operations).await
+        compile_ahead(device, plans(device, operations)).await
+    }
+
+    /// [`compile`] without the operations that the device cannot run.
+    pub async fn compile_supported<D: Driver>(device: &D, operations: &[(Op, &[TensorType])]) -> Result<()> {
+        compile_ahead(device, plans(device, operations).filter(Result::is_ok)).await
     }
 
     pub fn trim<D: Driver>(device: &D) {

@@ -5,12 +5,12 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_ir::op::{Cost, Op, Reduce, check, types_of};
-use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
+use kiln_ir::op::{Call, Cost, Op, Reduce, check_outputs};
+use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result};
 
 use crate::cut::{self, Cut, Join, split};
 use crate::driver::is_same;
-use crate::executable::{Call, Executable};
+use crate::executable::{self, Executable};
 use crate::ready::{Ready, ReadyOperations};
 use crate::submission_queue::{SubmissionQueue, Submitted};
 use crate::tensor::write;
@@ -82,51 +82,51 @@ impl<D: Driver> Member<D> {
     }
 
     /// Runs an operation when it is the caller's turn.
-    fn run_in_turn(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+    fn run_in_turn(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let _turn = self.turns.take();
-        self.backend.run_into(op, inputs, outputs)
+        self.backend.run_call(call, outputs)
     }
 
     /// Runs a small operation: at once if no other small one uses the device, else in a submission with those that wait.
-    fn run_small(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+    fn run_small(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         if let Some(_in_use) = self.queue.try_use() {
-            return self.backend.run_into(op, inputs, outputs);
+            return self.backend.run_call(call, outputs);
         }
-        match self.run_queued(op, inputs, outputs) {
+        match self.run_queued(call, outputs) {
             Ok(true) => Ok(()),
             Err(error @ (Error::DeviceLost { .. } | Error::Index { .. })) => Err(error),
             // Alone it succeeds, or fails for a reason of its own.
             Ok(false) | Err(_) => {
                 self.queued.clear();
-                self.backend.run_into(op, inputs, outputs)
+                self.backend.run_call(call, outputs)
             }
         }
     }
 
     /// Runs an operation in a submission with others that wait. `false` if it has to run alone.
-    fn run_queued(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<bool> {
-        let (device, types) = (&self.device, types_of(inputs));
+    fn run_queued(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<bool> {
+        let (device, op, types) = (&self.device, call.op(), call.types());
         device.check_alive()?;
-        let ready = match self.queued.take(op, &types) {
+        let ready = match self.queued.take(op, types) {
             Some(ready) => ready,
             None => {
-                let (inputs, plan) = Plan::of_operation(op, &types, device.target())?;
+                let (inputs, plan) = Plan::of_operation(op, types, device.target())?;
                 let executable = block_on(Executable::new(device, plan, &HashMap::new()))?;
                 Ready { op: *op, types: types.to_vec(), inputs, executable }
             }
         };
         let upload = || {
-            let mut regions = ready.inputs.iter().zip(inputs);
+            let mut regions = ready.inputs.iter().zip(call.inputs());
             regions.try_for_each(|(&id, input)| match ready.executable.input(id) {
                 Some(region) => write(device, region, input.data().as_bytes()),
                 None => Ok(()),
             })
         };
-        let bytes = inputs.iter().map(|input| input.ty().bytes() as u64).sum();
+        let bytes = types.iter().map(|ty| ty.bytes() as u64).sum();
         block_on(device.scoped("an upload", bytes, upload))?;
-        let call = Call::new(ready.executable, outputs.iter().map(DataMut::bytes));
-        let Submitted::Done(call) = self.queue.submit(device, call)? else { return Ok(false) };
-        let (executable, done) = call.finish(outputs);
+        let queued = executable::Call::new(ready.executable, outputs.iter().map(DataMut::bytes));
+        let Submitted::Done(queued) = self.queue.submit(device, queued)? else { return Ok(false) };
+        let (executable, done) = queued.finish(outputs);
         self.queued.keep(Ready { executable, ..ready }, D::MOST_READY_BYTES, Executable::bytes);
         done.map(|()| true)
     }
@@ -286,7 +286,10 @@ impl<D: Driver> DevicePool<D> {
                     left -= to - from;
                     parts.push((cut.part(inputs, from, to)?, out));
                 }
-                on_each(alive, parts, |member, (part, mut out)| member.run_in_turn(op, &part, &mut out)).map(drop)
+                on_each(alive, parts, |member, (part, mut out)| {
+                    Call::with(op, &part, |call| member.run_in_turn(call, &mut out))
+                })
+                .map(drop)
             }
             Join::Reduced { part: op, again, divisor } => {
                 let reduced = Self::partial(alive, &op, inputs, cut)?;
@@ -383,24 +386,27 @@ fn on_each<D: Driver, P: Send, T: Send>(
 
 impl<D: Driver> Operations for DevicePool<D> {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        check(op, inputs, outputs)?;
-        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
-        let cost = op.cost(&types)?;
+        Call::with(op, inputs, |call| self.run_call(call, outputs))
+    }
+
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        check_outputs(call.op().name(), call.outputs(), outputs)?;
+        let cost = call.cost();
         let work = work_of(&cost);
-        let cut = if work >= SHARED_FROM { cut::cut(op, &types) } else { None };
+        let cut = if work >= SHARED_FROM { cut::cut(call.op(), call.types()) } else { None };
         loop {
             let alive: Vec<&Member<D>> = self.alive().collect();
             let done = match &cut {
                 Some(cut) if alive.len() > 1 => {
                     let _lent: Vec<Lent<'_, D>> =
                         alive.iter().map(|member| member.lend(work / alive.len() as u64)).collect();
-                    Self::share(&alive, op, inputs, outputs, cut)
+                    Self::share(&alive, call.op(), call.inputs(), outputs, cut)
                 }
                 _ => {
                     let lent = self.least_loaded(work)?;
                     match is_small(&cost, cost.bytes()) {
-                        true => lent.member.run_small(op, inputs, outputs),
-                        false => lent.member.run_in_turn(op, inputs, outputs),
+                        true => lent.member.run_small(call, outputs),
+                        false => lent.member.run_in_turn(call, outputs),
                     }
                 }
             };

@@ -14,6 +14,9 @@
 //!
 //! Conventions: memory is freed when its last owner is dropped. Work of a device is ordered by submission. Every method that
 //! waits for a device has an asynchronous form; natively it also has one that blocks.
+//!
+//! The files `driver`, `lower` and `plan` import one another: a driver lowers operations to plans, and both lowering and plans are
+//! generic over the driver.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -84,12 +84,20 @@ impl<D: Driver> Prepared<D> {
     }
 }
 
-/// Compiles the kernels of operations on operands of these types.
-pub(crate) async fn compile_ahead<D: Driver>(device: &D, operations: &[(Op, &[TensorType])]) -> Result<()> {
+/// Plans operations on operands of these types, one after the other.
+pub(crate) fn plans<D: Driver>(
+    device: &D,
+    operations: &[(Op, &[TensorType])],
+) -> impl Iterator<Item = Result<Plan<D>>> {
+    operations.iter().map(|(op, types)| Ok(Plan::of_operation(op, types, device.target())?.1))
+}
+
+/// Compiles the kernels of plans, all at once.
+pub(crate) async fn compile_ahead<D: Driver>(device: &D, plans: impl Iterator<Item = Result<Plan<D>>>) -> Result<()> {
     device.check_alive()?;
     let mut steps = Vec::new();
-    for (op, types) in operations {
-        steps.extend(Plan::<D>::of_operation(op, types, device.target())?.1.steps);
+    for plan in plans {
+        steps.extend(plan?.steps);
     }
     device.compile(&steps).await
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use kiln_device::DevicePool;
 use kiln_device::waiting::block_on;
-use kiln_ir::op::{Elementwise, Op, TopK};
-use kiln_ir::{Buffer, DataMut, Error, Operand, Operations};
+use kiln_ir::op::{Custom, Elementwise, Op, TopK};
+use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result};
 
-use crate::support::{HostChoice, HostDevice, HostOptions, device, numbers, poll_times};
+use crate::support::{HostChoice, HostDevice, HostKernel, HostOptions, Twice, device, numbers, poll_times};
 
 type Backend = kiln_device::Backend<HostDevice>;
 
@@ -95,6 +96,32 @@ fn a_second_call_finds_everything_ready() {
         assert_eq!((done.made(), device.compilations(), device.memory_use()), (0, compilations, use_before));
         assert_eq!((done.uploads, done.uploaded_bytes, done.downloads, done.downloaded_bytes), (3, 72, 3, 96));
     }
+}
+
+#[test]
+fn shapes_are_inferred_once_for_each_call() {
+    static TWICE: Twice = Twice::new(Some(HostKernel));
+    let op = Op::from(Custom::new(&TWICE, &[]).unwrap());
+    let backend = Backend::on(device());
+    let pool = DevicePool::of(vec![device(), device()]).unwrap();
+    let inputs = [Operand::vector(&[1.0, -2.0])];
+    let expected = [Buffer::F32(vec![2.0, -4.0])];
+    // The kernel of the test device is the reference, which infers the shapes by itself.
+    let of_kernel = TWICE.inferred_by(|| drop(op.reference(&inputs).unwrap()));
+    let check = |name: &str, call: &dyn Fn() -> Result<Vec<Buffer>>| {
+        let run = || assert_eq!(call().unwrap(), expected, "{name}");
+        // The first call also plans.
+        run();
+        assert_eq!(TWICE.inferred_by(run), 1 + of_kernel, "{name}");
+    };
+    check("run", &|| backend.run(&op, &inputs));
+    check("run_async", &|| block_on(backend.run_async(&op, &inputs)));
+    check("run_into", &|| {
+        let mut out = vec![0.0; 2];
+        backend.run_into(&op, &inputs, &mut [DataMut::F32(&mut out)])?;
+        Ok(vec![Buffer::F32(out)])
+    });
+    check("run of a pool", &|| pool.run(&op, &inputs));
 }
 
 #[test]

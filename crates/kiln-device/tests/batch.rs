@@ -5,12 +5,12 @@ use std::thread;
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Batch as BatchOf, GraphRunner, Statistics};
 use kiln_ir::graph::{FusionLimits, Graph, TensorId};
-use kiln_ir::op::reference::Expected;
-use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Elementwise, Matmul, Op, Outputs, Reduction};
+use kiln_ir::op::{Custom, Elementwise, Matmul, Op, Reduction};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
 
-use crate::support;
-use crate::support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
+use crate::support::{
+    Batch, HostDevice, HostKernel, HostOptions, Twice, device, elements, numbers, poll_times, upload,
+};
 
 /// What the device did since `before`.
 fn since(device: &HostDevice, before: Statistics) -> Statistics {
@@ -527,45 +527,10 @@ fn every_element_type_is_uploaded_and_read() {
     assert_eq!(batch.read_buffer(indices).unwrap(), Buffer::U32(vec![2, 0]));
 }
 
-/// Twice its input, with a kernel for the test device or without.
-#[derive(Debug)]
-struct Twice(Option<support::HostKernel>);
-
-impl CustomOperation for Twice {
-    fn name(&self) -> &'static str {
-        "twice"
-    }
-
-    fn formula(&self) -> &'static str {
-        "2 x"
-    }
-
-    fn infer(&self, _: &[f32], inputs: &[TensorType]) -> Result<Outputs, Error> {
-        Ok(inputs[0].into())
-    }
-
-    fn flops(&self, call: &CustomCall<'_>) -> u64 {
-        call.outputs[0].shape.numel() as u64
-    }
-
-    fn contract(&self) -> Contract {
-        Contract { bound: Bound::Exact, special: "" }
-    }
-
-    fn kernels(&self) -> Vec<&(dyn std::any::Any + Send + Sync)> {
-        self.0.iter().map(|kernel| kernel as _).collect()
-    }
-
-    fn reference(&self, _: &CustomCall<'_>, inputs: &[Operand<'_>]) -> Vec<Expected> {
-        let values: Vec<f64> = inputs[0].data().f32().iter().map(|&x| 2.0 * f64::from(x)).collect();
-        vec![Expected::F32 { magnitudes: values.clone(), values }]
-    }
-}
-
 #[test]
 fn a_custom_operation_runs_by_its_kernel_and_is_never_fused() {
-    static KNOWN: Twice = Twice(Some(support::HostKernel));
-    static UNKNOWN: Twice = Twice(None);
+    static KNOWN: Twice = Twice::new(Some(HostKernel));
+    static UNKNOWN: Twice = Twice::new(None);
     let mut batch = Batch::new(device());
     let x = batch.upload(&[1.0, -2.0], &[2]).unwrap();
     let negated = batch.neg(x).unwrap();

@@ -1,11 +1,12 @@
 //! Device memory: what is used again, what goes back, and what happens where there is too little.
 
-use kiln_device::{Backend, MatmulCache, MemoryUse};
+use kiln_device::waiting::block_on;
+use kiln_device::{Backend, MatmulCache, MemoryUse, bodies};
 use kiln_ir::graph::TensorId;
-use kiln_ir::op::{Elementwise, Op, Transpose};
+use kiln_ir::op::{Custom, Elementwise, Op, Transpose};
 use kiln_ir::{Buffer, Error, Operand, Operations, Record, Result};
 
-use crate::support::{Batch, HostDevice, HostOptions, device, elements, numbers, upload};
+use crate::support::{Batch, HostDevice, HostKernel, HostOptions, Twice, device, elements, numbers, upload};
 
 /// Devices that report a lack of memory at the allocation, and those that report it afterwards.
 fn both_kinds() -> [HostDevice; 2] {
@@ -269,4 +270,19 @@ fn kernels_are_compiled_ahead_without_memory() {
     let x = upload(&device, &numbers(4), &[2, 2]).unwrap();
     device.run(&Op::from(Transpose), &[&x]).unwrap();
     assert_eq!(device.compilations(), 1);
+}
+
+#[test]
+fn operations_that_are_compiled_ahead_are_planned_once() {
+    static KNOWN: Twice = Twice::new(Some(HostKernel));
+    static UNKNOWN: Twice = Twice::new(None);
+    let device = device();
+    let ty = Operand::vector(&[1.0, 2.0]).ty();
+    let operations = [&KNOWN, &UNKNOWN].map(|twice| (Op::from(Custom::new(twice, &[]).unwrap()), vec![ty]));
+    let operations = operations.each_ref().map(|(op, types)| (*op, &types[..]));
+    let compile = || block_on(bodies::compile_supported(&device, &operations)).unwrap();
+    assert_eq!(KNOWN.inferred_by(compile), 1);
+    assert_eq!(device.compilations(), 1);
+    assert_eq!(KNOWN.inferred_by(|| device.compile_ahead(&operations[..1]).unwrap()), 1);
+    assert!(matches!(device.compile_ahead(&operations), Err(Error::Unsupported { op: "twice", .. })));
 }

@@ -7,7 +7,7 @@
 //! | [`named`] | parameters of operations for languages with named parameters |
 //! | [`graph`] | recorded operations, and the schedule in which they run |
 //! | `shape`, `layout` | [`Shape`], [`TensorType`]; [`TensorView`] and reductions by tiles |
-//! | `dtype`, `data` | [`DType`] and its [`Element`]s; [`Data`], [`Buffer`] and [`Operand`]: elements of any type |
+//! | `dtype`, `data` | [`DType`]; [`Element`], [`Data`], [`Buffer`] and [`Operand`]: elements of any type |
 //! | [`quant`] | the quantised formats: [`QuantFormat`], their decoders and quantisers |
 //! | `error` | [`Error`] |
 //!
@@ -36,8 +36,8 @@ mod precision;
 pub mod quant;
 mod shape;
 
-pub use data::{Buffer, Data, DataMut, Operand, narrow, reserve, widen, zeros};
-pub use dtype::{Bool, DType, Element, Kind};
+pub use data::{Buffer, Data, DataMut, Element, Operand, narrow, reserve, widen, zeros};
+pub use dtype::{Bool, DType, Kind};
 pub use error::{Error, Result};
 /// What [`DType::Bf16`] and [`DType::F16`] store.
 pub use half::{bf16, f16};

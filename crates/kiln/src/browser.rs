@@ -5,9 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(browser_gpu)]
-use kiln_ir::op::Call;
-use kiln_ir::op::{Op, types_of};
+use kiln_ir::op::{Call, Op, OwnedCall};
 use kiln_ir::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
 #[cfg(browser_gpu)]
 use kiln_route::{Backend, Problem};
@@ -95,19 +93,26 @@ impl Engine {
     /// # Errors
     /// What the shape rule says; errors of the data, such as an index out of its table; [`Error::OutOfMemory`].
     pub async fn run_async(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-        let mut results = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let call = OwnedCall::new(op, inputs)?;
+        let call = call.as_call();
+        let mut results = call.outputs().iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
-        self.run_into_async(op, inputs, &mut outputs).await?;
+        self.run_call_async(&call, &mut outputs).await?;
         Ok(results)
     }
 
     /// Writes the results of [`Engine::run_async`] into slices of the caller.
     ///
     /// # Errors
-    /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
-    #[cfg(browser_gpu)]
+    /// The errors of [`Engine::run_async`]; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let problem = Problem::new(op, &types_of(inputs))?;
+        let call = OwnedCall::new(op, inputs)?;
+        self.run_call_async(&call.as_call(), outputs).await
+    }
+
+    #[cfg(browser_gpu)]
+    async fn run_call_async(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let (op, problem) = (call.op(), Problem::of_call(call));
         let mut residency = self.able(self.on_host(), op);
         let (mut recovered, mut failed) = (false, None);
         loop {
@@ -116,9 +121,9 @@ impl Engine {
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
             let Some((_, gpu)) = self.gpu(&decision) else {
-                return Call::with(op, inputs, |call| self.run_on_cpu(&problem, &decision, call, outputs));
+                return self.run_on_cpu(&problem, &decision, call, outputs);
             };
-            let Err(error) = gpu.run_into(op, inputs, outputs, kiln_device::waiting::Waiting::Elsewhere).await else {
+            let Err(error) = gpu.run_call(call, outputs, kiln_device::waiting::Waiting::Elsewhere).await else {
                 return Ok(());
             };
             if !recovered && gpu.recovers(&error, kiln_device::waiting::Waiting::Elsewhere).await {
@@ -134,13 +139,9 @@ impl Engine {
         }
     }
 
-    /// Writes the results of [`Engine::run_async`] into slices of the caller.
-    ///
-    /// # Errors
-    /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
     #[cfg(not(browser_gpu))]
-    pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        kiln_ir::Operations::run_into(self, op, inputs, outputs)
+    async fn run_call_async(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        kiln_ir::Operations::run_call(self, call, outputs)
     }
 
     /// Measures this machine as well as it can be within so much time, without ever keeping the page waiting for long, and

@@ -33,6 +33,8 @@ async fn futures_give_what_the_operations_do() {
         layer_norm(&x, &x[..8], &x[8..16], 1e-5);
         gather(&x, 16, &[3, 0, 3]);
         top_k(&x, 32, 3);
+        sort(&x, &[16, 16], 0, true);
+        concat(&[(&x[..6], &[2, 3]), (&x[6..9], &[1, 3])], 0);
         quantize(&x, 64, QuantFormat::Q8_0);
         quant_matvec(&w, &x[..64], 4, 64, QuantFormat::Q8_0);
     }

@@ -657,12 +657,12 @@ fn gpu(runner: &mut Runner) -> Outcome {
 fn miri(runner: &mut Runner) -> Outcome {
     tools::with(runner, &[Tool::Miri], |runner| {
         // It has SSE2 and no wider vectors; kernels run on a few small inputs for every operation. Of the crates that forbid
-        // unsafe code only kiln-device runs, and of its tests those of threads and of dropped futures: a data race or a leak
-        // would be one of a library below it. All of its tests take an interpreter a quarter of an hour.
-        let lines = [
-            "cargo +nightly miri test -p kiln-simd --no-default-features --test small",
-            "cargo +nightly miri test -p kiln-device --test all -- threads futures_may --skip pool_batch --skip pool_callers",
-        ];
+        // unsafe code only kiln-device runs, and of its tests those of threads, of dropped futures, of the pool and of a lost
+        // device: a data race or a leak would be one of a library below it. All of its tests take an interpreter a quarter of an
+        // hour.
+        let device = "cargo +nightly miri test -p kiln-device --test all -- threads futures_may pooled_memory_is_returned \
+                      the_loss_of_a_device --skip pool_batch --skip pool_callers";
+        let lines = ["cargo +nightly miri test -p kiln-simd --no-default-features --test small", device];
         run_all(runner, &lines, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
     })
 }

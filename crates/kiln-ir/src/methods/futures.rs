@@ -7,7 +7,7 @@ use crate::op::{
     Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, Resize2d, RmsNorm, Rope, Scatter,
     Slice, Softmax, Sort, TopK, Transpose, types_of,
 };
-use crate::{DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
+use crate::{DataMut, Element, Operand, QuantFormat, Result, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]
 use crate::{Error, Operations};
 
@@ -74,14 +74,27 @@ macro_rules! operation_as_futures {
     ([$($doc:tt)*] $name:ident {
         group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
         op: $op:expr, results: $results:tt, into: $into:ident, slices: ($($arg:ident: $ty:ty),*),
-        operands: [$($operand:expr),*], $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
+        operands: $operands:expr, $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
     }) => {
         $($doc)*
         ///
         /// # Errors
         #[doc = $errors]
         async fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
-            collect(self, &Op::from($op), &[$($operand),*]).await
+            collect(self, &Op::from($op), &$operands).await
+        }
+    };
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
+        op: $op:expr, results: $results:tt, into: $into:ident, slices: ($($arg:ident: $ty:ty),*),
+        operands: $operands:expr, outputs: ($first:ident: $f:ty, $second:ident: $s:ty), errors: $errors:literal,
+    }) => {
+        $($doc)*
+        ///
+        /// # Errors
+        #[doc = $errors]
+        async fn $name(&self, $($arg: $ty),*) -> Result<(Vec<$f>, Vec<$s>)> {
+            collect_pair(self, &Op::from($op), &$operands).await
         }
     };
 }
@@ -91,6 +104,18 @@ async fn collect<T: Element>(on: &(impl AsyncOperations + ?Sized), op: &Op, inpu
     let mut out = zeros(op.infer(&types_of(inputs))?[0].shape.numel())?;
     on.run_into_async(op, inputs, &mut [T::data_mut(&mut out)]).await?;
     Ok(out)
+}
+
+/// Runs an operation of two results into new `Vec`s.
+async fn collect_pair<T: Element, U: Element>(
+    on: &(impl AsyncOperations + ?Sized),
+    op: &Op,
+    inputs: &[Operand<'_>],
+) -> Result<(Vec<T>, Vec<U>)> {
+    let types = op.infer(&types_of(inputs))?;
+    let (mut first, mut second) = (zeros(types[0].shape.numel())?, zeros(types[1].shape.numel())?);
+    on.run_into_async(op, inputs, &mut [T::data_mut(&mut first), U::data_mut(&mut second)]).await?;
+    Ok((first, second))
 }
 
 /// The methods of [`Operations`] that return what they compute, as futures: for what cannot wait, as a page cannot.
@@ -135,7 +160,7 @@ pub trait AsyncOperations {
     /// # Errors
     /// The errors of [`Operations::matvec`].
     async fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
-        collect(self, &Matvec::default().into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)]).await
+        self.matvec_with(a, x, rows, columns, Matvec::default()).await
     }
 
     operations!(operations_as_futures);
@@ -154,39 +179,6 @@ pub trait AsyncOperations {
     ) -> Result<Vec<f32>> {
         let (op, inputs) = attending([q, k, v], more, op);
         collect(self, &op, &inputs).await
-    }
-
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::top_k`].
-    async fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
-        let x = rows("top_k", x, columns)?;
-        let n = Shape::new(&[x.shape().rows(), k.min(columns)])?.numel();
-        let (mut values, mut indices) = (zeros(n)?, zeros(n)?);
-        let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
-        self.run_into_async(&TopK { k }.into(), &[x], outputs).await?;
-        Ok((values, indices))
-    }
-
-    /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and
-    /// their indices.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::sort`].
-    async fn sort(&self, x: &[f32], dims: &[usize], axis: usize, descending: bool) -> Result<(Vec<f32>, Vec<u32>)> {
-        let (mut values, mut indices) = (zeros(x.len())?, zeros(x.len())?);
-        let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
-        self.run_into_async(&Sort { axis, descending }.into(), &[Operand::f32(x, dims)?], outputs).await?;
-        Ok((values, indices))
-    }
-
-    /// Concatenates tensors along dimension `axis`; each is given by its elements and its extents.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::concat`].
-    async fn concat(&self, parts: &[(&[f32], &[usize])], axis: usize) -> Result<Vec<f32>> {
-        collect(self, &Concat { axis }.into(), &operands(parts)?).await
     }
 
     /// Splits `x` along dimension `axis` into consecutive parts of these lengths, which must fill the dimension.

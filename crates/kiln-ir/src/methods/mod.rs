@@ -20,13 +20,19 @@
 /// - `op`: the operation, built from the parameters or from the arguments on slices
 /// - `results`: the [`Elements`](signatures::Elements) of the results of methods that return arrays
 ///
-/// An operation of one f32 result has methods on slices, if these fields follow:
+/// An operation has methods on slices if these fields follow:
 ///
-/// - `into`: its form that writes into a slice
+/// - `into`: its form that writes into slices
 /// - `slices`: the arguments on slices
-/// - `operands`: the operands, built from those arguments
+/// - `operands`: the operands, an array or a `Vec`, built from those arguments
+/// - `outputs` (optional): names and element types of its two results; without them it has one result of f32
 /// - `quick` (optional): the fast path, which is tried first for results in slices
 /// - `errors`: the errors on slices besides those of the shape rule
+///
+/// Some methods on slices are written by hand, because no field of a row would serve a second operation: `dot` returns a number,
+/// `matmul_with` tries its fast path for a `Vec`, too, `attention_with` takes its optional operands as operands, `cast` is generic over
+/// both element types, `quantize` returns blocks of the format that it is given, `split` is several operations, and `matmul`, `matvec` and
+/// `quant_matvec` are short forms of others.
 macro_rules! operations {
     ($callback:ident) => {
         $callback! {
@@ -144,9 +150,14 @@ macro_rules! operations {
                 errors: "The errors of [`Operations::scatter`].",
             }
 
-            /// The `k` greatest elements of every row, greatest first: values and indices.
+            /// The `k` greatest elements of every row, greatest first, and their indices in the row.
+            ///
+            /// NaN counts as greater than +∞; equal elements are ordered by index.
             top_k {
                 group: Rows, tensors: (x), params: (k: usize), op: TopK { k }, results: (F32, U32),
+                into: top_k_into, slices: (x: &[f32], columns: usize, k: usize), operands: [rows("top_k", x, columns)?],
+                outputs: (values: f32, indices: u32),
+                errors: "[`Error::Shape`] when `x` is not whole rows, [`Error::Parameter`] when a row has fewer than `k` elements.",
             }
 
             /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and their
@@ -154,6 +165,9 @@ macro_rules! operations {
             sort {
                 group: Rows, note: "`argsort` gives the indices alone", tensors: (x), params: (axis: usize, descending: bool = false),
                 op: Sort { axis, descending }, results: (Any, U32),
+                into: sort_into, slices: (x: &[f32], dims: &[usize], axis: usize, descending: bool),
+                operands: [Operand::f32(x, dims)?], outputs: (values: f32, indices: u32),
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension.",
             }
 
             /// Inclusive prefix sums of `x` along dimension `axis`.
@@ -173,6 +187,9 @@ macro_rules! operations {
             /// The product of a matrix, or of its transpose, and a vector.
             matvec_with {
                 group: Matrices, named: matvec, tensors: (a, x), params: (op: Matvec), op: op, results: (F32),
+                into: matvec_with_into, slices: (a: &[f32], x: &[f32], rows: usize, columns: usize, op: Matvec),
+                operands: [Operand::f32(a, &[rows, columns])?, Operand::vector(x)],
+                errors: "The errors of [`Operations::matvec`].",
             }
 
             /// The products of rows of `x` `[.., k]` with transposed matrices that indices select from `weights`
@@ -227,9 +244,13 @@ macro_rules! operations {
                          or a range is not inside of it.",
             }
 
-            /// Concatenates tensors along dimension `axis`.
+            /// Concatenates tensors along dimension `axis`. On slices each is given by its elements and its extents.
             concat {
                 group: Shapes, note: "`split` takes apart", tensors: [parts], params: (axis: usize), op: Concat { axis }, results: (F32),
+                into: concat_into, slices: (parts: &[(&[f32], &[usize])], axis: usize), operands: operands(parts)?,
+                errors: "[`Error::Length`] when elements do not fill their extents, [`Error::Arity`] for no operands or more than \
+                         [`Concat::MOST`], [`Error::View`] when there is no such dimension, [`Error::Shape`] when extents differ \
+                         along another one.",
             }
 
             /// `x` repeated to fill a shape: from the last dimension on, extents are equal or that of `x` is 1, and missing

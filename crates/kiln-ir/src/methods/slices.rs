@@ -126,14 +126,14 @@ macro_rules! operation_on_slices {
     ([$($doc:tt)*] $name:ident {
         group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
         op: $op:expr, results: $results:tt, into: $into:ident, slices: ($($arg:ident: $ty:ty),*),
-        operands: [$($operand:expr),*], $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
+        operands: $operands:expr, $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
     }) => {
         $($doc)*
         ///
         /// # Errors
         #[doc = $errors]
         fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
-            self.run_f32(&Op::from($op), &[$($operand),*])
+            self.run_f32(&Op::from($op), &$operands)
         }
 
         #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
@@ -145,7 +145,29 @@ macro_rules! operation_on_slices {
             $(if self.$quick($($given,)* out) {
                 return Ok(());
             })?
-            self.run_into(&Op::from($op), &[$($operand),*], &mut [DataMut::F32(out)])
+            self.run_into(&Op::from($op), &$operands, &mut [DataMut::F32(out)])
+        }
+    };
+    ([$($doc:tt)*] $name:ident {
+        group: $group:ident, $(note: $note:literal,)? $(named: $named:tt,)? tensors: $tensors:tt, params: $params:tt,
+        op: $op:expr, results: $results:tt, into: $into:ident, slices: ($($arg:ident: $ty:ty),*),
+        operands: $operands:expr, outputs: ($first:ident: $f:ty, $second:ident: $s:ty), errors: $errors:literal,
+    }) => {
+        $($doc)*
+        ///
+        /// # Errors
+        #[doc = $errors]
+        fn $name(&self, $($arg: $ty),*) -> Result<(Vec<$f>, Vec<$s>)> {
+            collect_pair(self, &Op::from($op), &$operands)
+        }
+
+        #[doc = concat!("Writes the results of [`Operations::", stringify!($name), "`] into `", stringify!($first), "` and `", stringify!($second), "`.")]
+        ///
+        /// # Errors
+        #[doc = concat!("The errors of [`Operations::", stringify!($name), "`]; [`Error::Length`] when an output has another ")]
+        #[doc = "length than its result."]
+        fn $into(&self, $($arg: $ty,)* $first: &mut [$f], $second: &mut [$s]) -> Result<()> {
+            self.run_into(&Op::from($op), &$operands, &mut [Element::data_mut($first), Element::data_mut($second)])
         }
     };
 }
@@ -176,6 +198,20 @@ fn collect<T: Element>(on: &(impl Operations + ?Sized), op: &Op, inputs: &[Opera
         let mut out = zeros(call.outputs()[0].shape.numel())?;
         on.run_call(call, &mut [T::data_mut(&mut out)])?;
         Ok(out)
+    })
+}
+
+/// Runs an operation of two results into new `Vec`s.
+fn collect_pair<T: Element, U: Element>(
+    on: &(impl Operations + ?Sized),
+    op: &Op,
+    inputs: &[Operand<'_>],
+) -> Result<(Vec<T>, Vec<U>)> {
+    Call::with(op, inputs, |call| {
+        let [first, second] = [0, 1].map(|at| call.outputs()[at].shape.numel());
+        let (mut first, mut second) = (zeros(first)?, zeros(second)?);
+        on.run_call(call, &mut [T::data_mut(&mut first), U::data_mut(&mut second)])?;
+        Ok((first, second))
     })
 }
 
@@ -344,31 +380,6 @@ pub trait Operations {
         self.matvec_with_into(a, x, rows, columns, Matvec::default(), out)
     }
 
-    /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::matvec`].
-    fn matvec_with(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, op: Matvec) -> Result<Vec<f32>> {
-        self.run_f32(&op.into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
-    }
-
-    /// Writes the result of [`Operations::matvec_with`] into `out`.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::matvec`].
-    fn matvec_with_into(
-        &self,
-        a: &[f32],
-        x: &[f32],
-        rows: usize,
-        columns: usize,
-        op: Matvec,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let inputs = [Operand::f32(a, &[rows, columns])?, Operand::vector(x)];
-        self.run_into(&op.into(), &inputs, &mut [DataMut::F32(out)])
-    }
-
     /// Attention with optional operands, as the operation requires: masks, positions and lengths of sequences, sinks,
     /// slopes. Keys and values may have any floating-point type or be quantised.
     ///
@@ -404,74 +415,6 @@ pub trait Operations {
     }
 
     operations!(operations_on_slices);
-
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
-    ///
-    /// NaN counts as greater than +∞; equal elements are ordered by index.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when `x` is not whole rows, [`Error::Parameter`] when a row has fewer than `k` elements.
-    fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
-        let n = Shape::new(&[rows("top_k", x, columns)?.shape().rows(), k.min(columns)])?.numel();
-        let (mut values, mut indices) = (zeros(n)?, zeros(n)?);
-        self.top_k_into(x, columns, k, &mut values, &mut indices)?;
-        Ok((values, indices))
-    }
-
-    /// Writes the result of [`Operations::top_k`] into `values` and `indices`.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::top_k`]; [`Error::Length`] when an output has another length than the results.
-    fn top_k_into(&self, x: &[f32], columns: usize, k: usize, values: &mut [f32], indices: &mut [u32]) -> Result<()> {
-        let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
-        self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
-    }
-
-    /// Sorts the elements along dimension `axis` in ascending or descending order, NaN last. Returns the values and
-    /// their indices. The sort is stable.
-    ///
-    /// # Errors
-    /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension.
-    fn sort(&self, x: &[f32], dims: &[usize], axis: usize, descending: bool) -> Result<(Vec<f32>, Vec<u32>)> {
-        let (mut values, mut indices) = (zeros(x.len())?, zeros(x.len())?);
-        self.sort_into(x, dims, axis, descending, &mut values, &mut indices)?;
-        Ok((values, indices))
-    }
-
-    /// Writes the result of [`Operations::sort`] into `values` and `indices`.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::sort`]; [`Error::Length`] when an output has another length than the results.
-    fn sort_into(
-        &self,
-        x: &[f32],
-        dims: &[usize],
-        axis: usize,
-        descending: bool,
-        values: &mut [f32],
-        indices: &mut [u32],
-    ) -> Result<()> {
-        let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
-        self.run_into(&Sort { axis, descending }.into(), &[Operand::f32(x, dims)?], outputs)
-    }
-
-    /// Concatenates tensors along dimension `axis`; each is given by its elements and its extents.
-    ///
-    /// # Errors
-    /// [`Error::Length`] when elements do not fill their extents, [`Error::Arity`] for no operands or more than
-    /// [`Concat::MOST`], [`Error::View`] when there is no such dimension, [`Error::Shape`] when extents differ along
-    /// another one.
-    fn concat(&self, parts: &[(&[f32], &[usize])], axis: usize) -> Result<Vec<f32>> {
-        self.run_f32(&Concat { axis }.into(), &operands(parts)?)
-    }
-
-    /// Writes the result of [`Operations::concat`] into `out`.
-    ///
-    /// # Errors
-    /// The errors of [`Operations::concat`]; [`Error::Length`] when `out` has another length than the result.
-    fn concat_into(&self, parts: &[(&[f32], &[usize])], axis: usize, out: &mut [f32]) -> Result<()> {
-        self.run_into(&Concat { axis }.into(), &operands(parts)?, &mut [DataMut::F32(out)])
-    }
 
     /// Splits `x` along dimension `axis` into consecutive parts of these lengths, which must fill the dimension.
     ///

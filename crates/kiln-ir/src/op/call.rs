@@ -1,6 +1,6 @@
 //! Calls: an operation on operands, checked before a kernel runs.
 
-use super::Op;
+use super::{Cost, Op, Outputs};
 use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 
 /// The types of the operands of one call, kept without a heap where there are few. See [`types_of`].
@@ -115,6 +115,37 @@ impl Call<'_> {
     /// The types of the results.
     pub fn outputs(&self) -> &[TensorType] {
         self.outputs
+    }
+
+    /// The work of the operation on these operands.
+    pub fn cost(&self) -> Cost {
+        self.op.cost_between(self.types, self.outputs)
+    }
+}
+
+/// A call that owns the types of its operands and results, for futures: one that waits cannot run inside of [`Call::with`].
+#[derive(Debug)]
+pub struct OwnedCall<'a> {
+    op: &'a Op,
+    inputs: &'a [Operand<'a>],
+    types: Types,
+    outputs: Outputs,
+}
+
+impl<'a> OwnedCall<'a> {
+    /// Checks an operation on these operands.
+    ///
+    /// # Errors
+    /// The errors of [`Op::infer`].
+    pub fn new(op: &'a Op, inputs: &'a [Operand<'a>]) -> Result<Self> {
+        let types = types_of(inputs);
+        let outputs = op.infer(&types)?;
+        Ok(Self { op, inputs, types, outputs })
+    }
+
+    /// The call.
+    pub fn as_call(&self) -> Call<'_> {
+        Call { op: self.op, inputs: self.inputs, types: &self.types, outputs: &self.outputs }
     }
 }
 

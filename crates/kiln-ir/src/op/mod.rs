@@ -38,7 +38,7 @@ mod write_rows;
 
 pub use arithmetic::{Arithmetic, IntegerFunction};
 pub use attention::{Attention, AttentionExtents, AttentionOperands, Sight};
-pub use call::{Call, Types, check, check_outputs, types_of, widened};
+pub use call::{Call, OwnedCall, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
 pub use channels::{BatchNorm, GroupNorm, channels_of};
 pub use compare::{Compare, Comparison, Select};
@@ -448,12 +448,16 @@ impl Op {
     /// # Errors
     /// The errors of [`Operation::infer`].
     pub fn cost(&self, inputs: &[TensorType]) -> Result<Cost> {
-        let outputs = self.infer(inputs)?;
-        Ok(for_operation!(self, op => Cost {
-            flops: op.flops(inputs, &outputs),
-            bytes_read: op.bytes_read(inputs, &outputs),
-            bytes_written: op.bytes_written(inputs, &outputs),
-        }))
+        Ok(self.cost_between(inputs, &self.infer(inputs)?))
+    }
+
+    /// The work on inputs that the shape rule has accepted.
+    fn cost_between(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        for_operation!(self, op => Cost {
+            flops: op.flops(inputs, outputs),
+            bytes_read: op.bytes_read(inputs, outputs),
+            bytes_written: op.bytes_written(inputs, outputs),
+        })
     }
 
     /// How far a result may be from the reference, and what special values give.

@@ -9,6 +9,7 @@
 //!
 //! From `sm_80` on, tensor cores multiply the integers: [`WarpQuantMatmul`].
 
+mod byte_weights;
 mod parts;
 mod planes;
 mod quantize;
@@ -16,7 +17,6 @@ mod rounding;
 mod tiled;
 mod warp;
 mod warp_group;
-mod weights;
 
 use kiln_ir::op::{ExpertExtents, ExpertTiles};
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};

@@ -1,20 +1,28 @@
 //! A plan of a whole batch, with what was decided about it.
+//!
+//! A graph has up to three schedules, whose steps differ, so none can be used in place of another:
+//!
+//! - that of the host ([`HostPlan`]): element-wise chains are fused as the CPU runs them. Its work is what the router predicts a time
+//!   for if one device is to run everything.
+//! - that of a [`Flow`]: each operation is a step, so that the router can place it by itself.
+//! - that of a GPU ([`kiln_device::Plan`]): chains are fused within the limits of its kernels, equal operations form rounds, and a
+//!   product may include a norm or an addend.
 
 use kiln_ir::Result;
 use kiln_ir::graph::{Graph, Schedule, TensorId};
 use kiln_route::{Flow, Problem, Residency};
 
+use super::host_plan::HostPlan;
 use super::parts::Placed;
-use super::plan::Plan;
 
 /// A plan of the graph of a batch, and where its steps run.
 #[derive(Debug)]
 pub(super) struct BatchPlan {
-    /// The plan as a whole, before it is cut into parts.
-    pub(super) whole: Plan,
+    /// The schedule of the whole graph, before it is cut into parts.
+    pub(super) whole: HostPlan,
     /// The number of writes to states that it runs: all that were recorded when it was made.
     pub(super) writes: usize,
-    /// Its steps one by one, and their schedule, after the first placement.
+    /// Its operations one by one, and their schedule, after the first placement.
     pub(super) flow: Option<(Flow, Schedule)>,
     /// The last placement.
     pub(super) placed: Option<Placed>,
@@ -29,7 +37,7 @@ pub(super) struct BatchPlan {
 impl BatchPlan {
     pub(super) fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
         Ok(Self {
-            whole: Plan::new(graph, wanted)?,
+            whole: HostPlan::new(graph, wanted)?,
             writes: graph.writes(),
             flow: None,
             placed: None,

@@ -6,8 +6,8 @@ use kiln_ir::graph::{Schedule, Step, TensorId};
 use kiln_ir::op::widened;
 use kiln_ir::{Buffer, DataMut, Error, Operand, Result};
 
+use super::host_plan::{HostPlan, Memory, packable, prefix, prefix_mut};
 use super::parts::Names;
-use super::plan::{Memory, Plan, packable, prefix, prefix_mut};
 use super::{Batch, Held, name};
 use crate::state::Taken;
 
@@ -16,7 +16,7 @@ impl Batch<'_> {
     pub(super) fn run_on_cpu(
         &mut self,
         part: Option<&Names>,
-        plan: &mut Plan,
+        plan: &mut HostPlan,
         held: &HashMap<TensorId, Held<'_>>,
         states: &mut HashMap<TensorId, Taken>,
     ) -> Result<()> {
@@ -29,7 +29,7 @@ impl Batch<'_> {
             let place = |step| self.engine.place_on_cpu(step, graph);
             plan.on_cpu = plan.schedule.steps.iter().map(place).collect::<Result<_>>()?;
         }
-        let Plan { schedule, memory: Some(memory), on_cpu, .. } = plan else { return Ok(()) };
+        let HostPlan { schedule, memory: Some(memory), on_cpu, .. } = plan else { return Ok(()) };
         let mut done = Ok(());
         memory.swap_states(states);
         for (step, &place) in schedule.steps.iter().zip(&*on_cpu) {

@@ -2,24 +2,24 @@
 
 mod batch_plan;
 mod cpu;
+mod host_plan;
 mod on_gpu;
 mod on_parts;
 mod parts;
 mod placing;
-mod plan;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet};
 
 use batch_plan::BatchPlan;
+use host_plan::{Memory, packable};
 use kiln_device::waiting::Waiting;
 use kiln_device::{Profile, host_copy};
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, TensorId};
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 use parts::Names;
-use plan::{Memory, packable};
 
 #[cfg(not(browser_gpu))]
 use crate::gpus::wait;

@@ -6,7 +6,7 @@ use kiln_device::waiting::{Arriving, Waiting};
 use kiln_ir::graph::TensorId;
 use kiln_ir::{Buffer, Operand, Result};
 
-use super::plan::Plan;
+use super::host_plan::HostPlan;
 use super::{Batch, Input, Target};
 use crate::gpus::Runner;
 use crate::state::Taken;
@@ -41,7 +41,7 @@ impl Batch<'_> {
     async fn prepare_on(
         &mut self,
         position: usize,
-        plan: &Plan,
+        plan: &HostPlan,
         runner: &mut dyn Runner,
         waiting: Waiting,
     ) -> Result<HashMap<TensorId, Taken>> {
@@ -70,7 +70,7 @@ impl Batch<'_> {
     async fn begin_on(
         &mut self,
         position: usize,
-        plan: &Plan,
+        plan: &HostPlan,
         feed: [TensorId; 2],
         waiting: Waiting,
     ) -> Result<Option<Arriving<Vec<Buffer>>>> {
@@ -90,7 +90,7 @@ impl Batch<'_> {
     pub(super) async fn compute_on(
         &mut self,
         position: usize,
-        plan: &Plan,
+        plan: &HostPlan,
         read: bool,
         waiting: Waiting,
     ) -> Result<Option<Vec<Buffer>>> {

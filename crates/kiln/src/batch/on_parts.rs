@@ -8,7 +8,7 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::{Buffer, Error, Operand, Result};
 
 use super::batch_plan::BatchPlan;
-use super::parts::{Part, Placed};
+use super::parts::{On, Part, Placed};
 use super::{Batch, Held, Input, copied, one};
 use crate::Tensor;
 use crate::state::Taken;
@@ -34,14 +34,14 @@ impl Batch<'_> {
             let (before, rest) = parts.list.split_at_mut(number);
             let Some(part) = rest.first_mut() else { break };
             for &(_, (source, id)) in &part.from_parts {
-                let Some(gpu) = before[source].gpu.filter(|_| before[source].gpu != part.gpu) else { continue };
+                let Some(gpu) = before[source].gpu().filter(|_| before[source].gpu() != part.gpu()) else { continue };
                 if let Entry::Vacant(missing) = fetched.entry((source, id)) {
                     let read = self.read_from(gpu, &before[source].names.graph, id, waiting).await;
                     missing.insert(read.map_err(|error| (Some(gpu), error))?);
                 }
             }
             let is_last = number + 1 == parts_count;
-            match part.gpu {
+            match part.gpu() {
                 Some(gpu) => {
                     let wanted = by_last.as_deref().filter(|_| is_last);
                     let run = self.run_part_on(gpu, part, before, &fetched, wanted, waiting).await;
@@ -71,18 +71,19 @@ impl Batch<'_> {
         for state in states.values_mut() {
             state.bring_to_host(waiting).await?;
         }
+        let Part { on: On::Cpu(plan), names, from_parts } = part else { return Ok(()) };
         let inputs = std::mem::take(&mut self.inputs);
         let by_name = on_host.operands(&inputs);
         let own = |(&inner, outer): (&TensorId, &TensorId)| Some((inner, *by_name.get(outer)?));
-        let mut held: HashMap<TensorId, Held<'_>> = part.names.outer.iter().filter_map(own).collect();
+        let mut held: HashMap<TensorId, Held<'_>> = names.outer.iter().filter_map(own).collect();
         let mut done = Ok(());
-        for &(inner, (source, id)) in &part.from_parts {
+        for &(inner, (source, id)) in &*from_parts {
             match fetched.get(&(source, id)).map_or_else(|| before[source].result(id), Ok) {
                 Ok(buffer) => drop(held.insert(inner, Held::Owned(buffer))),
                 Err(error) => done = Err(error),
             }
         }
-        let done = done.and_then(|()| self.run_on_cpu(Some(&part.names), &mut part.plan, &held, &mut states));
+        let done = done.and_then(|()| self.run_on_cpu(Some(names), plan, &held, &mut states));
         self.inputs = inputs;
         done
     }
@@ -119,7 +120,7 @@ impl Batch<'_> {
                 }
             }
             for &(inner, (source, id)) in &part.from_parts {
-                if before[source].gpu == Some(gpu) {
+                if before[source].gpu() == Some(gpu) {
                     runner.alias(inner, &before[source].names.graph, id)?;
                     continue;
                 }
@@ -132,14 +133,14 @@ impl Batch<'_> {
                 }
             }
             let results = match read {
-                Some(_) => Some(runner.run(graph, &part.plan.wanted, waiting).await?),
+                Some(_) => Some(runner.run(graph, part.wanted(), waiting).await?),
                 None => {
-                    runner.execute(graph, &part.plan.wanted, waiting).await?;
+                    runner.execute(graph, part.wanted(), waiting).await?;
                     None
                 }
             };
             // Results stay in device memory under their own ids, whatever is executed afterwards.
-            part.plan.wanted.iter().try_for_each(|&id| runner.alias(id, graph, id))?;
+            part.wanted().iter().try_for_each(|&id| runner.alias(id, graph, id))?;
             let (Some(mut results), Some(read)) = (results, read) else { return Ok(None) };
             let of = |&at: &usize| results.get_mut(at).map(|found| std::mem::replace(found, Buffer::F32(Vec::new())));
             Ok(read.iter().map(of).collect())
@@ -162,7 +163,7 @@ impl Batch<'_> {
     pub(super) async fn read_part(&self, plan: &BatchPlan, id: TensorId, waiting: Waiting) -> Result<Buffer> {
         let missing = Error::ForeignTensor { index: id.index() };
         let Some((part, inner)) = made(plan, id) else { return Err(missing) };
-        match part.gpu {
+        match part.gpu() {
             Some(gpu) => self.read_from(gpu, &part.names.graph, inner, waiting).await,
             None => copied(part.result(inner)?),
         }
@@ -174,7 +175,7 @@ impl Batch<'_> {
         let Some(plan) = self.plans.last() else { return Ok(None) };
         let Some(at) = plan.whole.wanted.iter().position(|&wanted| wanted == id) else { return Ok(None) };
         let source = plan.whole.source(at);
-        let Some((Part { gpu: Some(gpu), names, .. }, inner)) = made(plan, source) else { return Ok(None) };
+        let Some((Part { on: On::Gpu(gpu, _), names, .. }, inner)) = made(plan, source) else { return Ok(None) };
         let Some(runner) = self.runners.get_mut(gpu) else { return Ok(None) };
         Ok(Some(Tensor::on_device(&self.engine.gpus[*gpu], runner.tensor(&names.graph, inner)?, ty)))
     }
@@ -191,11 +192,11 @@ fn made(plan: &BatchPlan, id: TensorId) -> Option<(&Part, TensorId)> {
 /// them, each once, on a GPU.
 fn made_by_last(plan: &BatchPlan) -> Option<Vec<usize>> {
     let parts = plan.placed.as_ref()?.parts.as_ref()?;
-    let last = parts.list.last().filter(|part| part.gpu.is_some())?;
+    let last = parts.list.last().filter(|part| part.gpu().is_some())?;
     let mut places = Vec::with_capacity(plan.whole.schedule.results.len());
     for &id in &plan.whole.schedule.results {
         let &(part, inner) = parts.made.get(&plan.whole.schedule.root(id))?;
-        let at = last.plan.wanted.iter().position(|&wanted| wanted == inner)?;
+        let at = last.wanted().iter().position(|&wanted| wanted == inner)?;
         if part + 1 != parts.list.len() || places.contains(&at) {
             return None;
         }

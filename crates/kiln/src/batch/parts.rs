@@ -8,7 +8,7 @@ use kiln_ir::op::Reshape;
 use kiln_ir::{Buffer, Error, Record, Result};
 use kiln_route::{Placement, Residency};
 
-use super::plan::Plan;
+use super::host_plan::HostPlan;
 use crate::gpus;
 
 /// Where the steps of a plan run, and the parts of the plan if they run on several devices.
@@ -32,12 +32,18 @@ pub(super) struct Parts {
 /// The steps of a plan that run on one device, one after the other.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// The position of a GPU; `None` on the CPU.
-    pub(super) gpu: Option<usize>,
+    pub(super) on: On,
     pub(super) names: Names,
     /// The tensors that it reads from other parts, and where each is made.
     pub(super) from_parts: Vec<(TensorId, (usize, TensorId))>,
-    pub(super) plan: Plan,
+}
+
+/// The device of a part, and what the part computes there.
+#[derive(Debug)]
+pub(super) enum On {
+    Cpu(Box<HostPlan>),
+    /// The position of a GPU, which schedules the graph of the part by itself, and the wanted tensors.
+    Gpu(usize, Vec<TensorId>),
 }
 
 /// The graph of a part, and the ids that its inputs have in the graph of the batch.
@@ -116,8 +122,11 @@ impl Parts {
         }
         let finished = |((gpu, names, from_parts), wanted): (_, Vec<TensorId>)| {
             let names: Names = names;
-            let plan = Plan::new(&names.graph, &wanted)?;
-            Ok(Part { gpu, names, from_parts, plan })
+            let on = match gpu {
+                Some(gpu) => On::Gpu(gpu, wanted),
+                None => On::Cpu(Box::new(HostPlan::new(&names.graph, &wanted)?)),
+            };
+            Ok(Part { on, names, from_parts })
         };
         let list = drafts.into_iter().zip(wanted).map(finished).collect::<Result<_>>()?;
         Ok(Self { list, made })
@@ -130,12 +139,28 @@ impl Placed {
         let parts = self.parts.iter().flat_map(|parts| &parts.list);
         parts.filter_map(|part| {
             let read = part.names.outer.keys().copied().chain(part.from_parts.iter().map(|&(input, _)| input));
-            Some((part.gpu?, read.chain(part.plan.wanted.iter().copied()).collect()))
+            Some((part.gpu()?, read.chain(part.wanted().iter().copied()).collect()))
         })
     }
 }
 
 impl Part {
+    /// The position of its GPU; `None` on the CPU.
+    pub(super) fn gpu(&self) -> Option<usize> {
+        match self.on {
+            On::Cpu(_) => None,
+            On::Gpu(gpu, _) => Some(gpu),
+        }
+    }
+
+    /// The tensors that it computes for other parts or for the caller, by their ids in its graph.
+    pub(super) fn wanted(&self) -> &[TensorId] {
+        match &self.on {
+            On::Cpu(plan) => &plan.wanted,
+            On::Gpu(_, wanted) => wanted,
+        }
+    }
+
     /// The inputs of the batch that the part reads.
     pub(super) fn inputs(&self) -> Vec<TensorId> {
         self.names.outer.values().copied().collect()
@@ -143,8 +168,10 @@ impl Part {
 
     /// A result on the host, of a part that ran on the CPU.
     pub(super) fn result(&self, id: TensorId) -> Result<&Buffer> {
-        let root = self.plan.schedule.root(id);
-        let memory = self.plan.memory.as_ref();
-        memory.and_then(|memory| memory.results.get(&root)).ok_or(Error::ForeignTensor { index: id.index() })
+        let result = match &self.on {
+            On::Cpu(plan) => plan.memory.as_ref().and_then(|memory| memory.results.get(&plan.schedule.root(id))),
+            On::Gpu(..) => None,
+        };
+        result.ok_or(Error::ForeignTensor { index: id.index() })
     }
 }

@@ -6,8 +6,8 @@ use kiln_ir::{Error, Result};
 use kiln_route::{Explanation, Flow, Memory, Placement, Problem, Residency};
 
 use super::batch_plan::BatchPlan;
+use super::host_plan::HostPlan;
 use super::parts::{Parts, Placed};
-use super::plan::Plan;
 use super::{Batch, Input, Target};
 use crate::gpus;
 
@@ -81,7 +81,7 @@ impl Batch<'_> {
     }
 
     /// Where inputs are, with placements excluded that lack a kernel for some step.
-    pub(super) fn able(&self, plan: &Plan) -> Residency {
+    pub(super) fn able(&self, plan: &HostPlan) -> Residency {
         let able = |residency, step: &Step| match step {
             Step::Run { op, .. } => self.engine.able(residency, op),
             Step::Fused(_) => residency,

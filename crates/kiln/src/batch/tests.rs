@@ -393,3 +393,19 @@ fn the_work_of_an_unchanged_graph_with_states_is_summed_up_once() {
     batch.execute(&[]).unwrap();
     assert_eq!(summed() - before, 2);
 }
+
+/// A GPU schedules its part of a graph by itself.
+#[test]
+fn only_what_runs_on_the_cpu_is_scheduled_for_it() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let [.., soft, last] = sandwich(&mut batch);
+    let scheduled = || super::host_plan::SCHEDULES.with(std::cell::Cell::get);
+    let before = scheduled();
+    for _ in 0..2 {
+        batch.execute(&[soft, last]).unwrap();
+        // The whole graph, and the softmax between two products on a GPU.
+        assert_eq!(scheduled() - before, 2);
+    }
+    assert_eq!(rig.calls(), [4, 0]);
+}

@@ -90,7 +90,7 @@ impl Engine {
         let of_gpu = cut.part(call.inputs(), 0, *rows)?;
         let of_cpu = cut.part(call.inputs(), *rows, cut.rows)?;
         let (on_gpu, on_cpu) = std::thread::scope(|scope| {
-            let run = || wait(gpu.run_into(op, &of_gpu, &mut first, WAITING));
+            let run = || Call::with(op, &of_gpu, |call| wait(gpu.run_call(call, &mut first, WAITING)));
             let thread = std::thread::Builder::new().spawn_scoped(scope, run);
             let on_cpu = cpu.run_into(op, &of_cpu, &mut rest);
             match thread {

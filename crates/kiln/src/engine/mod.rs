@@ -336,7 +336,7 @@ impl Engine {
     #[cfg(not(browser_gpu))]
     fn run_fastest(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::of_call(call);
-        let (op, inputs) = (call.op(), call.inputs());
+        let op = call.op();
         let bytes = || {
             let outputs = call.outputs().iter().map(|ty| ty.bytes() as u64);
             total_bytes(call.types().iter().map(|ty| ty.bytes() as u64).chain(outputs))
@@ -358,7 +358,7 @@ impl Engine {
             }
             let Some((_, gpu)) = self.gpu(&decision) else { break decision };
             let start = self.refine.then(Instant::now);
-            match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
+            match wait(gpu.run_call(call, outputs, WAITING)) {
                 // If a placement is forced, its error is returned.
                 Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
                     residency = residency.barred(decision.index());

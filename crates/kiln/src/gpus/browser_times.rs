@@ -1,6 +1,6 @@
 //! How long the GPU of a browser takes: samples outlast the clock of a page, which is coarse.
 
-use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction};
+use kiln_ir::op::{BroadcastTo, Elementwise, Op, OwnedCall, Reduce, Reduction};
 use kiln_ir::{DataMut, Operand, Result};
 use kiln_route::{Link, LinkPath, Transfer};
 use web_time::Instant;
@@ -92,10 +92,12 @@ impl Gpu {
         out: &mut [f32],
         (launch, sample): (f64, f64),
     ) -> Result<f64> {
-        self.run_into(op, inputs, &mut [DataMut::F32(out)], WAITING).await?;
+        let call = OwnedCall::new(op, inputs)?;
+        let call = call.as_call();
+        self.run_call(&call, &mut [DataMut::F32(out)], WAITING).await?;
         let (start, mut runs) = (Instant::now(), 0);
         while runs < 2 || start.elapsed().as_secs_f64() < sample {
-            self.run_into(op, inputs, &mut [DataMut::F32(out)], WAITING).await?;
+            self.run_call(&call, &mut [DataMut::F32(out)], WAITING).await?;
             runs += 1;
         }
         let host = start.elapsed().as_secs_f64() / f64::from(runs);

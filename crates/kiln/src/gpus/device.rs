@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Backend, Driver, Executable, GraphRunner, MemoryUse, Plan, Prepared, Profile, State, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
 
 /// A result that may have to wait for a device. Except in a page, which has one thread, any thread may wait for it.
@@ -36,13 +36,7 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     fn has_kernel(&self, custom: &Custom) -> bool;
 
     /// Runs an operation from host to host.
-    fn run_into<'a>(
-        &'a self,
-        op: &'a Op,
-        inputs: &'a [Operand<'_>],
-        outputs: &'a mut [DataMut<'_>],
-        waiting: Waiting,
-    ) -> Pending<'a, ()>;
+    fn run_call<'a>(&'a self, call: &'a Call<'_>, outputs: &'a mut [DataMut<'_>], waiting: Waiting) -> Pending<'a, ()>;
 
     /// Copies an operand to the device.
     fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident>;
@@ -316,16 +310,15 @@ macro_rules! devices_of {
                 <$driver as Driver>::has_kernel(custom)
             }
 
-            fn run_into<'a>(
+            fn run_call<'a>(
                 &'a self,
-                op: &'a Op,
-                inputs: &'a [Operand<'_>],
+                call: &'a Call<'_>,
                 outputs: &'a mut [DataMut<'_>],
                 waiting: Waiting,
             ) -> Pending<'a, ()> {
                 Box::pin(async move {
                     self.device_waiting(waiting).await?;
-                    self.backend().run_into_waiting(op, inputs, outputs, waiting).await
+                    self.backend().run_call_waiting(call, outputs, waiting).await
                 })
             }
 
@@ -399,11 +392,7 @@ macro_rules! devices_of {
             ) -> Pending<'a, ()> {
                 Box::pin(async move {
                     let device = self.device_waiting(waiting).await?;
-                    let target = Driver::target(&device);
-                    let supported =
-                        |(op, types): &&(Op, &[TensorType])| Plan::<$driver>::of_operation(op, types, target).is_ok();
-                    let operations: Vec<_> = operations.iter().filter(supported).copied().collect();
-                    kiln_device::bodies::compile(&device, &operations).await
+                    kiln_device::bodies::compile_supported(&device, operations).await
                 })
             }
 

@@ -2,14 +2,16 @@
 // A build without GPU backends finds no device.
 #![cfg_attr(not(any(feature = "gpu", feature = "cuda")), allow(unused))]
 
+use std::sync::{Mutex, PoisonError};
+
 use kiln_ir::{Error, Result};
-use kiln_route::Backend;
+use kiln_route::{Backend, Place};
 
 use super::device::On;
 use super::{Asked, Gpu, Opening};
 
 #[cfg(native_gpu)]
-pub(super) mod adapters {
+mod adapters {
     use kiln_device::Group;
     use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuDevice};
 
@@ -22,12 +24,12 @@ pub(super) mod adapters {
         group.devices().iter().map(label).collect::<Vec<_>>().join(AND)
     }
 
-    pub(in super::super) fn label(device: &GpuDevice) -> String {
+    fn label(device: &GpuDevice) -> String {
         device.adapter().label.clone()
     }
 
     /// The adapter with this label, or the group of adapters with these.
-    pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
+    pub(super) fn named(name: &str, opening: &Opening) -> Gpu {
         let options = DeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };
         let options = match &opening.code_folder {
@@ -73,7 +75,7 @@ pub(super) mod adapters {
 }
 
 #[cfg(native_cuda)]
-pub(super) mod cuda {
+mod cuda {
     use kiln_cuda::{CudaDevice, DeviceInfo, DeviceOptions, DriverProblem};
     use kiln_device::Group;
 
@@ -100,7 +102,7 @@ pub(super) mod cuda {
 
     /// The device, or the group of devices, whose placement has this name. A name in another form gives a device that is
     /// missing.
-    pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
+    pub(super) fn named(name: &str, opening: &Opening) -> Gpu {
         let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
         let ordinals =
             parts.and_then(|(ordinals, _)| ordinals.split(" + ").map(|ordinal| ordinal.parse().ok()).collect());
@@ -156,44 +158,70 @@ pub(super) mod cuda {
     }
 }
 
-/// The GPU of a browser.
-#[cfg(browser_gpu)]
-pub(super) mod browser {
-    use kiln_wgpu::{AdapterChoice, GpuDevice};
-
-    use super::*;
-
-    fn label(device: &GpuDevice) -> String {
-        device.adapter().label.clone()
+impl Gpu {
+    /// The GPU of a profile's placement, whether or not it is present; `None` if this build lacks its backend.
+    /// `opening` says where compiled code is kept.
+    pub(crate) fn of_place(place: &Place, opening: &Opening) -> Option<Self> {
+        match place.backend {
+            #[cfg(native_gpu)]
+            Backend::Gpu => Some(adapters::named(&place.name, opening)),
+            #[cfg(native_cuda)]
+            Backend::Cuda => Some(cuda::named(&place.name, opening)),
+            _ => None,
+        }
     }
 
-    /// Opens the adapter of this choice.
-    pub(in super::super) async fn opened(choice: &AdapterChoice) -> Result<Gpu> {
+    /// The GPU that was requested.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it is missing; the message lists the devices found.
+    pub(crate) fn chosen(asked: &Asked, opening: &Opening) -> Result<Self> {
+        match *asked {
+            #[cfg(native_gpu)]
+            Asked::Adapter(ref choice) => adapters::chosen(choice, opening),
+            #[cfg(native_gpu)]
+            Asked::Adapters(ref choices) => adapters::chosen_group(choices, opening),
+            #[cfg(browser_gpu)]
+            Asked::Adapter(ref choice) => Err(Error::Unavailable {
+                what: format!("{choice:?}"),
+                reason: "a browser opens its adapter with `build_async`".into(),
+            }),
+            #[cfg(native_cuda)]
+            Asked::Cuda(ref ordinals) => cuda::chosen(ordinals, opening),
+        }
+    }
+
+    /// Opens the adapter of a browser.
+    ///
+    /// # Errors
+    /// The errors of [`kiln_wgpu::GpuDevice::open_async`].
+    #[cfg(browser_gpu)]
+    pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
+        use kiln_wgpu::{AdapterChoice, GpuDevice};
+
+        let label = |device: &GpuDevice| device.adapter().label.clone();
         let device = GpuDevice::open_async(choice).await?;
         let name = label(&device);
         let choice = AdapterChoice::Name(name.clone());
         let on = On::<GpuDevice>::opened(name.clone(), label, choice, device);
-        Ok(Gpu::new(name, Backend::Gpu, on))
+        Ok(Self::new(name, Backend::Gpu, on))
     }
-}
 
-/// The GPU that an engine was asked for.
-///
-/// # Errors
-/// [`Error::Unavailable`] if it is missing; the message lists the devices found.
-pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
-    match *asked {
-        #[cfg(native_gpu)]
-        Asked::Adapter(ref choice) => adapters::chosen(choice, opening),
-        #[cfg(native_gpu)]
-        Asked::Adapters(ref choices) => adapters::chosen_group(choices, opening),
-        #[cfg(browser_gpu)]
-        Asked::Adapter(ref choice) => Err(Error::Unavailable {
-            what: format!("{choice:?}"),
-            reason: "a browser opens its adapter with `build_async`".into(),
-        }),
-        #[cfg(native_cuda)]
-        Asked::Cuda(ref ordinals) => cuda::chosen(ordinals, opening),
+    /// Every hardware GPU of this backend.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with the reason if no GPU is found. The reason is logged once per process.
+    pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
+        static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
+        let found = hardware(kind, opening);
+        if let Err(why) = &found {
+            let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+            if !logged.contains(&kind) {
+                logged.push(kind);
+                tracing::info!("without {kind}: {why}");
+            }
+        }
+        found
     }
 }
 
@@ -201,7 +229,7 @@ pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
 ///
 /// # Errors
 /// [`Error::Unavailable`] with the reason if no device is found.
-pub(super) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
+fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
     match kind {
         #[cfg(native_gpu)]
         Backend::Gpu => adapters::hardware(opening),
@@ -211,16 +239,5 @@ pub(super) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
             let reason = "this build has no backend for it".into();
             Err(Error::Unavailable { what: kind.to_string(), reason })
         }
-    }
-}
-
-/// The GPU of a profile's placement, whether or not it is present; `None` if this build lacks its backend.
-pub(super) fn of_place(backend: Backend, name: &str, opening: &Opening) -> Option<Gpu> {
-    match backend {
-        #[cfg(native_gpu)]
-        Backend::Gpu => Some(adapters::named(name, opening)),
-        #[cfg(native_cuda)]
-        Backend::Cuda => Some(cuda::named(name, opening)),
-        _ => None,
     }
 }

@@ -21,7 +21,7 @@ mod times;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use device::{Device, On};
 pub(crate) use device::{Resident, Runner};
@@ -29,7 +29,7 @@ pub use device::{WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{Data, DataMut, Error, Operand, Precision, Result, TensorType};
 use kiln_route::{Backend, Link, MAX_MEMORIES, Memory, Place, Profile, ProfileProblem, Roofline};
 /// Lets the browser render its page and handle events.
@@ -157,46 +157,6 @@ impl Gpu {
         Self(Arc::new(State { name, kind, device, gone, logged_refused: no(), logged_lacking: no() }))
     }
 
-    /// The GPU of a profile's placement, whether or not it is present; `None` if this build lacks its backend.
-    /// `opening` says where compiled code is kept.
-    pub(crate) fn of_place(place: &Place, opening: &Opening) -> Option<Self> {
-        find::of_place(place.backend, &place.name, opening)
-    }
-
-    /// The GPU that was requested.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if it is missing; the message lists the devices found.
-    pub(crate) fn chosen(asked: &Asked, opening: &Opening) -> Result<Self> {
-        find::chosen(asked, opening)
-    }
-
-    /// Opens the adapter of a browser.
-    ///
-    /// # Errors
-    /// The errors of [`kiln_wgpu::GpuDevice::open_async`].
-    #[cfg(browser_gpu)]
-    pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
-        find::browser::opened(choice).await
-    }
-
-    /// Every hardware GPU of this backend.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] with the reason if no GPU is found. The reason is logged once per process.
-    pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
-        static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
-        let found = find::hardware(kind, opening);
-        if let Err(why) = &found {
-            let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-            if !logged.contains(&kind) {
-                logged.push(kind);
-                tracing::info!("without {kind}: {why}");
-            }
-        }
-        found
-    }
-
     /// Whether both handles refer to the same GPU.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -282,14 +242,8 @@ impl Gpu {
     ///
     /// # Errors
     /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
-    pub(crate) async fn run_into(
-        &self,
-        op: &Op,
-        inputs: &[Operand<'_>],
-        outputs: &mut [DataMut<'_>],
-        waiting: Waiting,
-    ) -> Result<()> {
-        self.0.device.run_into(op, inputs, outputs, waiting).await
+    pub(crate) async fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>], waiting: Waiting) -> Result<()> {
+        self.0.device.run_call(call, outputs, waiting).await
     }
 
     /// Copies an operand to the device.
@@ -425,13 +379,7 @@ mod tests {
             false
         }
 
-        fn run_into<'a>(
-            &'a self,
-            _: &'a Op,
-            _: &'a [Operand<'_>],
-            _: &'a mut [DataMut<'_>],
-            _: Waiting,
-        ) -> Pending<'a, ()> {
+        fn run_call<'a>(&'a self, _: &'a Call<'_>, _: &'a mut [DataMut<'_>], _: Waiting) -> Pending<'a, ()> {
             missing()
         }
 

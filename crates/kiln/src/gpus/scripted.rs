@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{KernelTime, MemoryUse, Profile};
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
 use kiln_route::Backend;
 use kiln_simd::Simd;
@@ -70,14 +70,8 @@ impl Device for Scripted {
         true
     }
 
-    fn run_into<'a>(
-        &'a self,
-        op: &'a Op,
-        inputs: &'a [Operand<'_>],
-        outputs: &'a mut [DataMut<'_>],
-        _: Waiting,
-    ) -> Pending<'a, ()> {
-        done(self.call().and_then(|()| Simd::new()?.run_into(op, inputs, outputs)))
+    fn run_call<'a>(&'a self, call: &'a Call<'_>, outputs: &'a mut [DataMut<'_>], _: Waiting) -> Pending<'a, ()> {
+        done(self.call().and_then(|()| Simd::new()?.run_call(call, outputs)))
     }
 
     fn upload<'a>(&'a self, operand: &'a Operand<'_>, _: Waiting) -> Pending<'a, Resident> {

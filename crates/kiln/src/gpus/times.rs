@@ -2,7 +2,7 @@
 
 use kiln_device::host_copy;
 use kiln_ir::graph::Graph;
-use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction, Softmax};
+use kiln_ir::op::{BroadcastTo, Call, Elementwise, Op, Reduce, Reduction, Softmax};
 use kiln_ir::{Data, DataMut, Error, Operand, Record, Result, Shape, TensorType};
 use kiln_route::{ElementwisePath, Link, LinkPath, Transfer};
 
@@ -172,7 +172,7 @@ impl Gpu {
     /// # Errors
     /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
-        typical(|| wait(self.run_into(op, inputs, outputs, WAITING)))
+        Call::with(op, inputs, |call| typical(|| wait(self.run_call(call, outputs, WAITING))))
     }
 
     /// Seconds that the device takes to start any work.

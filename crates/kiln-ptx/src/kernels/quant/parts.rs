@@ -2,7 +2,7 @@
 
 use kiln_ir::{QuantFormat, Result};
 
-use super::weights::Step;
+use super::byte_weights::Step;
 use super::{ExactRow, Word};
 use crate::kernel::extent;
 use crate::kernels::math::F32;

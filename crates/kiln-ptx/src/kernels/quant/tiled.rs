@@ -14,9 +14,9 @@
 use kiln_ir::{QuantFormat, Result};
 
 use super::Word;
+use super::byte_weights::{Row, Step, Turn};
 use super::parts::{JoinParts, Repair, Results, parts};
 use super::rounding::{GROUP, Rounded, VECTOR};
-use super::weights::{Row, Step, Turn};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;

@@ -25,7 +25,7 @@ mod activations;
 use kiln_ir::op::{ExpertExtents, ExpertTiles, Param, RmsNorm};
 use kiln_ir::{QuantFormat, Result};
 
-use super::weights::{Row, Step, Turn};
+use super::byte_weights::{Row, Step, Turn};
 use super::{ExactRow, Word};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};

@@ -1,7 +1,7 @@
 //! What the threads of a product on warp groups do.
 
 use super::super::parts::{Repair, Results};
-use super::weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};
+use super::f16_weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};
 use super::{DEPTH, Shape, TALL, THREADS_OF_GROUP, Word};
 use crate::kernels::matmul::{Order, always};
 use crate::operands::{Blocks, RegisterCount};
@@ -330,7 +330,7 @@ impl<'k> Body<'k> {
             let rounds = self.shape.rounds;
             Parts {
                 first: variables(first),
-                lower: self.shape.divides().then(|| variables(first.map(|word| weights::lower(k, word)))),
+                lower: self.shape.divides().then(|| variables(first.map(|word| f16_weights::lower(k, word)))),
                 rest: a.rest.zip(b.rest).filter(|_| !rounds).map(|(a, b)| variables(ordered(a, b))),
             }
         })
@@ -417,7 +417,7 @@ impl<'k> Body<'k> {
                     let lower = if apart { sums.values(block + chains) } else { values.split_off(totals.len()) };
                     for (i, value) in values.into_iter().enumerate() {
                         let unit = units[group as usize][i / 2 % 2];
-                        let value = lower.get(i).map_or(value, |&lower| k.fma(lower, 1.0 / weights::LOWER, value));
+                        let value = lower.get(i).map_or(value, |&lower| k.fma(lower, 1.0 / f16_weights::LOWER, value));
                         totals[i].set(k.fma(unit, value, totals[i]));
                     }
                 }
@@ -443,10 +443,10 @@ impl<'k> Body<'k> {
         // The second parts of sums are multiplied by `LOWER`. Integers remain exact when they are divided by it; other minima
         // are multiplied apart.
         let operands = if self.shape.packing.has_integer_minima() {
-            vec![([first, second, weights::lower(k, first), weights::lower(k, second)], 1.0)]
+            vec![([first, second, f16_weights::lower(k, first), f16_weights::lower(k, second)], 1.0)]
         } else {
             let zero = k.constant(0u32);
-            vec![([first, second, zero, zero], 1.0), ([zero, zero, first, second], 1.0 / weights::LOWER)]
+            vec![([first, second, zero, zero], 1.0), ([zero, zero, first, second], 1.0 / f16_weights::LOWER)]
         };
         // Wide sums are of both parts of x.
         let mut sums = if self.shape.is_wide() { k.sums(1, self.shape.columns) } else { sums };

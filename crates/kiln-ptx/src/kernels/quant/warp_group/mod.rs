@@ -14,15 +14,15 @@
 //! finite are computed again product by product; rows of x that f16 cannot hold make them NaN.
 
 mod body;
+mod f16_weights;
 mod rows;
-mod weights;
 
 use kiln_ir::op::RmsNorm;
 use kiln_ir::{QuantFormat, Result};
 
 use self::body::Body;
+use self::f16_weights::{CHUNK, GROUP, GROUPS, Packing};
 pub use self::rows::HalfRows;
-use self::weights::{CHUNK, GROUP, GROUPS, Packing};
 use super::Word;
 use super::parts::{JoinParts, parts};
 use crate::kernel::{MAX_GRID_X, extent};

@@ -8,7 +8,7 @@
 use kiln_ir::op::RmsNorm;
 use kiln_ir::{QuantFormat, Result};
 
-use super::weights::{CHUNK, GROUP, LOWER, MINIMUM, Packing};
+use super::f16_weights::{CHUNK, GROUP, LOWER, MINIMUM, Packing};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::{pack, unpack};
 use crate::kernels::math::F32;

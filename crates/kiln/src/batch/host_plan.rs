@@ -1,4 +1,4 @@
-//! A schedule with what running it on the host needs.
+//! A schedule for the host, and what running it there needs.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,10 @@ use kiln_route::Problem;
 
 use crate::state::Taken;
 
-/// The schedule for a set of wanted tensors, of the graph of a batch or of a part.
+/// The schedule for a set of wanted tensors, of the graph of a batch or of a part, with the element-wise chains that the CPU
+/// fuses. A GPU schedules the graph again when it plans it ([`kiln_device::Plan`]).
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct HostPlan {
     pub(super) wanted: Vec<TensorId>,
     pub(super) schedule: Schedule,
     /// The inputs that the schedule reads, in the order of [`Problem::inputs_of`], followed by the inputs that are
@@ -33,8 +34,10 @@ pub(super) struct Memory {
     states: HashMap<TensorId, Buffer>,
 }
 
-impl Plan {
+impl HostPlan {
     pub(super) fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
+        #[cfg(test)]
+        SCHEDULES.with(|count| count.set(count.get() + 1));
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
         let mut inputs = Problem::inputs_of(&schedule, graph)?;
         // Inputs that are wanted and that no step reads.
@@ -129,4 +132,10 @@ pub(super) fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
 pub(super) fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
     let bytes = ty.bytes().min(data.bytes());
     data.split_at(bytes).0
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has scheduled a graph for the host.
+    pub(super) static SCHEDULES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

@@ -6,7 +6,7 @@
 use kiln_ir::quant::NORMAL;
 use kiln_ir::{QuantFormat, f16};
 
-use super::super::weights::{BEYOND_F32, Codes, Small, fifth_bits, looked_up_by_byte};
+use super::super::byte_weights::{BEYOND_F32, Codes, Small, fifth_bits, looked_up_by_byte};
 use super::Word;
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
