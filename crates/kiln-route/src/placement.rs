@@ -19,7 +19,7 @@ use crate::model::transfer;
 use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
 use crate::profile::{GraphsOnHost, Profile};
-use crate::router::{Router, TIE};
+use crate::router::{Router, STEADIER, TIE};
 use crate::selector::Backend;
 use crate::units::Seconds;
 
@@ -518,9 +518,14 @@ impl Router {
         let time = |device| (device, simulated(&setting, |_| device, 0..flow.len(), f64::INFINITY));
         let each: Vec<(usize, f64)> = known.map(time).collect();
         let least = each.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
-        // Of equal ones the last, as for single operations.
-        let alone =
-            each.into_iter().rfind(|&(_, seconds)| seconds <= least * (1.0 + TIE)).unwrap_or((0, f64::INFINITY));
+        // Of equal ones the last, and CUDA devices before GPUs through wgpu, as for single operations.
+        let backend = |device: usize| devices[device].map(|(place, _)| self.places()[place].backend);
+        let within = |&(_, seconds): &(usize, f64), share: f64| seconds <= least * (1.0 + share);
+        let mut alone = each.iter().rfind(|each| within(each, TIE)).copied().unwrap_or((0, f64::INFINITY));
+        if backend(alone.0) == Some(Backend::Gpu) {
+            let cuda = each.iter().filter(|each| backend(each.0) == Some(Backend::Cuda) && within(each, STEADIER));
+            alone = cuda.copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(alone);
+        }
         let limit = alone.1 * WORTH;
         let beyond = limit * (1.0 + ROUNDING);
         let mut best = None;

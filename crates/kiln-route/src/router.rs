@@ -13,6 +13,7 @@ use crate::model::{Basis, Edges};
 use crate::place::{MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
 use crate::profile::{Machine, Profile};
+use crate::selector::Backend;
 use crate::units::{Seconds, ThreeDigits};
 
 /// Placements whose predicted times differ by less than this are equal. The one with the fewest threads is chosen:
@@ -38,6 +39,10 @@ const CLEAR: f64 = 0.10;
 /// transfers vary more from call to call than work on the host.
 const BESIDE: f64 = 0.15;
 
+/// A GPU through wgpu is chosen instead of a CUDA device only if it is predicted to be faster by more than this: a wait through Vulkan
+/// takes up to 100 µs more in one call than in another, and graphs use their predicted times on one device to place all steps.
+pub(crate) const STEADIER: f64 = 0.15;
+
 /// A decision is unsure if another placement is predicted to take at most this much longer.
 const UNSURE: f64 = 0.10;
 
@@ -52,7 +57,7 @@ const UNSURE: f64 = 0.10;
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets follow lesser ones in the profile, and a lesser one
 /// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %, and a device
-/// instead of the host by more than 15 %. Of work
+/// instead of the host by more than 15 %, as a GPU through wgpu instead of a CUDA device. Of work
 /// shorter than 30 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
 /// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
@@ -81,6 +86,10 @@ struct Ranks {
     by_fewer: [u8; MAX_PLACES],
     /// The placements on the host, a bit each.
     on_host: u32,
+    /// CUDA devices.
+    cuda: u32,
+    /// GPUs through wgpu.
+    wgpu: u32,
 }
 
 impl Ranks {
@@ -90,6 +99,8 @@ impl Ranks {
             by_threads: [0; MAX_PLACES],
             by_fewer: [0; MAX_PLACES],
             on_host: 0,
+            cuda: 0,
+            wgpu: 0,
         };
         for (i, place) in places.iter().enumerate().take(MAX_PLACES) {
             let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
@@ -108,6 +119,8 @@ impl Ranks {
             ranks.by_threads[i] = count(&|threads| threads < place.threads);
             ranks.by_fewer[i] = count(&|threads| threads > place.threads);
             ranks.on_host |= u32::from(place.memory == Memory::HOST) << i;
+            ranks.cuda |= u32::from(place.backend == Backend::Cuda) << i;
+            ranks.wgpu |= u32::from(place.backend == Backend::Gpu) << i;
         }
         ranks
     }
@@ -135,6 +148,10 @@ impl Ranks {
             })
         };
         let fastest = bits(near).find(|&i| weighed[i] <= least).unwrap_or(0);
+        if self.wgpu >> fastest & 1 == 1 {
+            let within = bits(self.cuda).filter(|&i| weighed[i] <= least * (1.0 + STEADIER));
+            return within.reduce(|best, i| if weighed[i] < weighed[best] { i } else { best }).unwrap_or(fastest);
+        }
         // Long work on the CPU takes the most threads of those that are nearly as fast, other work the fewest.
         let is_shared = least > LONG && self.on_host >> fastest & 1 == 1;
         let most_of = |set: u32, ranks: &[u8; MAX_PLACES]| {

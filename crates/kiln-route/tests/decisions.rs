@@ -7,7 +7,8 @@ use kiln_ir::graph::Graph;
 use kiln_ir::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Softmax, Transpose};
 use kiln_ir::{Precision, Record, TensorType};
 use kiln_route::{
-    Basis, Calibrated, ElementwisePath, Explanation, Link, LinkPath, Problem, Profile, Residency, Router,
+    Backend, Basis, Calibrated, ElementwisePath, Explanation, Link, LinkPath, Memory, Place, Problem, Profile,
+    Residency, Router,
 };
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -56,6 +57,25 @@ fn a_device_beside_the_host_has_to_be_clearly_ahead() {
     };
     assert_eq!(of_gpu(1.1), "avx512 x2");
     assert_eq!(of_gpu(1.2), "gpu");
+}
+
+#[test]
+fn a_gpu_through_wgpu_has_to_be_clearly_ahead_of_a_cuda_device() {
+    let mut places = cpu_places();
+    places.extend([
+        Place { name: "cuda".into(), backend: Backend::Cuda, memory: Memory::new(2), ..gpu_place() },
+        gpu_place(),
+    ]);
+    let of_wgpu = |ahead: f64| {
+        let seconds = vec![vec![4e-3, 3e-3, 2e-3, 1e-3, 1e-4, 1e-4 / ahead]];
+        let precision = Precision::Contract;
+        let add = Calibrated { op: "add".into(), shape: String::new(), precision, work: vec![12e6], seconds };
+        let profile = Profile::new(machine(), places.clone()).unwrap().with_classes(vec![add]).unwrap();
+        chosen(&Router::new(profile), &addition(1_000_000), &Residency::everywhere().keep_result())
+    };
+    assert_eq!(of_wgpu(0.9), "cuda");
+    assert_eq!(of_wgpu(1.1), "cuda");
+    assert_eq!(of_wgpu(1.3), "gpu");
 }
 
 #[test]

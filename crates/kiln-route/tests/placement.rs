@@ -51,6 +51,26 @@ fn placed(router: &Router, graph: &Graph, wanted: &[TensorId]) -> Placement {
 }
 
 #[test]
+fn a_graph_runs_through_wgpu_only_if_that_is_clearly_ahead_of_cuda() {
+    let placed_with = |wgpu: f64| {
+        let profile = machine_of(1e10, &[1e13, wgpu], 1e10).profile().clone();
+        let mut places = profile.places().to_vec();
+        places[1].backend = Backend::Cuda;
+        let link = Link::linear((1e-6, 1e10), (1e-6, 1e10));
+        let links = [1, 2].map(Memory::new);
+        let with_link = |profile: Profile, memory| profile.with_link(memory, link.clone()).unwrap();
+        let profile = links.into_iter().fold(Profile::new(machine(), places).unwrap(), with_link);
+        let router = Router::new(profile);
+        let mut graph = Graph::new();
+        let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
+        let y = products(&mut graph, x, w, 100);
+        names(&router, &placed(&router, &graph, &[y]))
+    };
+    assert_eq!(placed_with(1.1e13), [("gpu 0".to_owned(), 100)]);
+    assert_eq!(placed_with(1.4e13), [("gpu 1".to_owned(), 100)]);
+}
+
+#[test]
 fn a_small_graph_stays_in_one_piece() {
     let router = machine_of(1e11, &[1e13], 1e10);
     let mut graph = Graph::new();
