@@ -44,7 +44,7 @@ impl Transfer {
         Self(points)
     }
 
-    /// At each size of the first the median of some measurements; `None` of none.
+    /// The median at each size of the first one; `None` if `all` is empty.
     pub fn median<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Option<Self> {
         let median = |&(bytes, _): &(u64, f64)| {
             let mut seconds: Vec<f64> = all.clone().map(|transfer| transfer.seconds(bytes)).collect();
@@ -89,6 +89,9 @@ impl Transfer {
     #[inline]
     pub fn seconds(&self, bytes: u64) -> f64 {
         let points = &self.0[..];
+        if let [] | [_] = points {
+            return points.first().map_or(0.0, |&(_, seconds)| seconds);
+        }
         let above = points.iter().position(|&(at, _)| at > bytes).unwrap_or(points.len() - 1).max(1);
         let [(from, before), (to, after)] = [points[above - 1], points[above]];
         before + bytes.saturating_sub(from) as f64 * (after - before) / (to - from) as f64
@@ -152,7 +155,7 @@ impl Lines {
     }
 }
 
-/// A way to a device and back.
+/// Transfers to a device and back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkPath {
     /// From the host.
@@ -163,8 +166,8 @@ pub struct LinkPath {
 
 object!(LinkPath { upload, download });
 
-/// The way of calls of element-wise functions. Devices run these on memory that the host sees too, or in pieces while they copy others, so
-/// uploads and downloads overlap.
+/// The transfers of a call of one element-wise function of f32 operands as large as the result. Devices run it on memory that the host also
+/// sees, or in parts while they copy other parts, so uploads and downloads overlap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ElementwisePath {
     /// An operand as large as the result, and the result, over the bytes of the result.
@@ -182,15 +185,15 @@ impl ElementwisePath {
     }
 }
 
-/// The ways between the host and the memory of a device.
+/// The transfers between the host and the memory of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// The way of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
+    /// The transfers of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
     /// launch, kernel and operands counts as download.
     pub call: LinkPath,
-    /// The way of a call of one element-wise function. `None` if it was not measured: then [`Link::call`] counts.
+    /// The transfers of a call of one element-wise function. `None` if they were not measured: then [`Link::call`] counts.
     pub elementwise: Option<ElementwisePath>,
-    /// The way of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
+    /// The transfers of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
     pub tensor: LinkPath,
 }
 
@@ -204,7 +207,7 @@ impl Link {
         Self { call: path.clone(), elementwise: None, tensor: path }
     }
 
-    /// At each size the median of some measurements; `None` of none.
+    /// The medians of all transfers; `None` if `all` is empty.
     pub fn median(all: &[Self]) -> Option<Self> {
         let path = |of: fn(&Self) -> &LinkPath| {
             let upload = Transfer::median(all.iter().map(|link| &of(link).upload))?;
@@ -243,6 +246,8 @@ mod tests {
             assert!(close(transfer.seconds(bytes), seconds), "{bytes}: {}", transfer.seconds(bytes));
         }
         assert!(transfer.seconds(u64::MAX).is_finite());
+        let few = |points| Transfer::measured(points).seconds(7);
+        assert!(few(vec![]) == 0.0 && few(vec![(5, 2e-6)]) == 2e-6, "no line, but no panic");
         let linear = Transfer::linear(5e-6, 1e9);
         assert!(close(linear.seconds(0), 5e-6) && close(linear.seconds(1 << 40), 5e-6 + (1u64 << 40) as f64 / 1e9));
     }
@@ -290,6 +295,10 @@ mod tests {
         let elementwise = median.elementwise.unwrap();
         assert!(elementwise.first == median.tensor.upload && elementwise.further == median.call.upload);
         assert!(Link::median(&[]).is_none());
+        let without = Link { elementwise: None, ..links[0].clone() };
+        assert!(Link::median(&[without.clone()]).unwrap().elementwise.is_none());
+        let some = Link::median(&[without, links[1].clone()]).unwrap();
+        assert_eq!(some.elementwise, links[1].elementwise, "the link that has it");
     }
 
     #[test]

@@ -527,20 +527,23 @@ impl Router {
             alone = cuda.copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(alone);
         }
         let limit = alone.1 * WORTH;
-        let beyond = limit * (1.0 + ROUNDING);
         let mut best = None;
         let mut seconds = alone.1;
         if self.may_gain(&setting, limit) {
             for kind in [Backend::Gpu, Backend::Cuda] {
                 // One GPU may be a placement of both backends, which would wait for one another.
                 let Some(among) = setting.with_gpus(kind, self.places()) else { continue };
+                // Beside the CPU, too, a GPU through wgpu has to be clearly ahead of a CUDA device.
+                let steadier = kind == Backend::Gpu && backend(alone.0) == Some(Backend::Cuda);
+                let limit = if steadier { limit / (1.0 + STEADIER) } else { limit };
+                let beyond = limit * (1.0 + ROUNDING);
                 if setting.shared_work(&among) > beyond {
                     continue;
                 }
                 let path = shortest_path(&setting, &among);
                 let spread = earliest_finish(&setting, &among).filter(|spread| path.as_ref() != Some(spread));
                 for assigned in [path, spread].into_iter().flatten() {
-                    // Every single device alone is above the limit.
+                    // Single devices were compared above.
                     let one = assigned.iter().all(|device| *device == assigned[0]);
                     if one || setting.busiest(&assigned) > beyond {
                         continue;

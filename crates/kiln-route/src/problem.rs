@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kiln_ir::graph::{Fused, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Call, Cost, Op, total_bytes};
-use kiln_ir::{Result, TensorType, for_operation};
+use kiln_ir::{DType, Result, TensorType, for_operation};
 
 use crate::class::Class;
 use crate::place::{MAX_MEMORIES, Memory};
@@ -14,7 +14,7 @@ use crate::place::{MAX_MEMORIES, Memory};
 pub(crate) struct Task {
     pub(crate) class: Class,
     pub(crate) cost: Cost,
-    /// Whether it is an element-wise function.
+    /// Whether it is an element-wise function of f32 operands that are as large as the result: [`crate::ElementwisePath`].
     pub(crate) elementwise: bool,
 }
 
@@ -34,7 +34,9 @@ impl Task {
             }
         });
         let results = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
-        let elementwise = matches!(op, Op::Elementwise(_));
+        let whole =
+            |ty: &TensorType| ty.dtype == DType::F32 && outputs.iter().all(|out| out.shape.numel() == ty.shape.numel());
+        let elementwise = matches!(op, Op::Elementwise(_)) && inputs.iter().chain(outputs).all(whole);
         (Self { class: Class::of(op, inputs, outputs), cost, elementwise }, results)
     }
 
@@ -240,7 +242,7 @@ impl Problem {
         self.is_call
     }
 
-    /// Whether it is a single call of an element-wise function.
+    /// Whether it is a single call of an element-wise function whose transfers are an [`crate::ElementwisePath`].
     pub(crate) fn is_elementwise(&self) -> bool {
         self.call().is_some_and(|task| task.elementwise)
     }

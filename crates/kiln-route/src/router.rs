@@ -49,15 +49,15 @@ const UNSURE: f64 = 0.10;
 /// Predicts the time of a problem on every place and takes the least.
 ///
 /// ```text
-/// time  = launch + Σ operation + Σ upload of operands that are not resident + download of a result that is wanted
+/// time  = launch + Σ operation + transfers of operands that are not resident and of a result that is wanted
 ///         on the host + compile if cold
 /// operation = c0 + max(bytes / bandwidth(level), flops / peak(place, class))
 /// ```
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets follow lesser ones in the profile, and a lesser one
-/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %, and a device
-/// instead of the host by more than 15 %, as a GPU through wgpu instead of a CUDA device. Of work
+/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %; a device
+/// instead of the host, and a GPU through wgpu instead of a CUDA device, only by more than 15 %. Of work
 /// shorter than 30 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
 /// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
@@ -148,16 +148,12 @@ impl Ranks {
             })
         };
         let fastest = bits(near).find(|&i| weighed[i] <= least).unwrap_or(0);
-        if self.wgpu >> fastest & 1 == 1 {
-            let within = bits(self.cuda).filter(|&i| weighed[i] <= least * (1.0 + STEADIER));
-            return within.reduce(|best, i| if weighed[i] < weighed[best] { i } else { best }).unwrap_or(fastest);
-        }
         // Long work on the CPU takes the most threads of those that are nearly as fast, other work the fewest.
         let is_shared = least > LONG && self.on_host >> fastest & 1 == 1;
         let most_of = |set: u32, ranks: &[u8; MAX_PLACES]| {
             bits(set).fold(fastest, |chosen, i| if ranks[i] > ranks[chosen] { i } else { chosen })
         };
-        match is_shared {
+        let chosen = match is_shared {
             true => most_of(near & self.on_host, &self.by_threads),
             false => {
                 let limit = least * (1.0 + TIE);
@@ -165,7 +161,12 @@ impl Ranks {
                     .filter(|&i| weighed[i] <= limit)
                     .fold(fastest, |chosen, i| if self.by_fewer[i] > self.by_fewer[chosen] { i } else { chosen })
             }
+        };
+        if self.wgpu >> chosen & 1 == 0 {
+            return chosen;
         }
+        let within = bits(self.cuda).filter(|&i| weighed[i] <= least * (1.0 + STEADIER));
+        within.reduce(|best, i| if weighed[i] < weighed[best] { i } else { best }).unwrap_or(chosen)
     }
 }
 
@@ -176,8 +177,8 @@ struct Device {
     launch: f64,
     /// Upload and download of calls; `None` if the profile has no link, or one of too many sizes.
     call: Option<[Lines; 2]>,
-    /// The parts of [`ElementwisePath`], likewise.
-    elementwise: Option<[Lines; 2]>,
+    /// The parts of [`ElementwisePath`], likewise; `None` if the link has no such path.
+    elementwise: Option<Option<[Lines; 2]>>,
 }
 
 impl Device {
@@ -186,7 +187,7 @@ impl Device {
         let link = || profile.links().get(memory.index()).and_then(Option::as_ref);
         let call = |link: &Link| Some([Lines::of(&link.call.upload)?, Lines::of(&link.call.download)?]);
         let of_functions = |path: &ElementwisePath| Some([Lines::of(&path.first)?, Lines::of(&path.further)?]);
-        let elementwise = || link()?.elementwise.as_ref().and_then(of_functions);
+        let elementwise = || link()?.elementwise.as_ref().map(of_functions);
         (memory != Memory::HOST).then(|| Self {
             place,
             launch,
@@ -312,7 +313,7 @@ impl Router {
             let parts = ElementwisePath::parts(operands, results);
             for Device { place, launch, call, elementwise } in &self.devices {
                 let (lines, parts) = match elementwise {
-                    Some(lines) if problem.is_elementwise() => (Some(lines), parts),
+                    Some(lines) if problem.is_elementwise() => (lines.as_ref(), parts),
                     _ => (call.as_ref(), [operands, results]),
                 };
                 seconds[*place] += match lines {

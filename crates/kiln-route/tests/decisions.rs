@@ -73,8 +73,9 @@ fn a_gpu_through_wgpu_has_to_be_clearly_ahead_of_a_cuda_device() {
         let profile = Profile::new(machine(), places.clone()).unwrap().with_classes(vec![add]).unwrap();
         chosen(&Router::new(profile), &addition(1_000_000), &Residency::everywhere().keep_result())
     };
-    assert_eq!(of_wgpu(0.9), "cuda");
-    assert_eq!(of_wgpu(1.1), "cuda");
+    for ahead in [0.9, 0.99, 1.01, 1.1] {
+        assert_eq!(of_wgpu(ahead), "cuda", "{ahead}");
+    }
     assert_eq!(of_wgpu(1.3), "gpu");
 }
 
@@ -157,9 +158,9 @@ fn calls_of_element_wise_functions_are_priced_by_their_own_way() {
     assert!(!on_gpu(&fast, Some(&slow), &add, host()) && on_gpu(&fast, Some(&slow), &product, host()));
     assert!(on_gpu(&fast, None, &add, host()) && !on_gpu(&slow, None, &add, host()), "the way of other calls");
     // With a placement excluded, the same way is priced without the fast path.
-    let without_cpu = |residency: Residency| (0..2).fold(residency, |residency, place| residency.barred(place));
-    assert!(on_gpu(&slow, Some(&fast), &add, without_cpu(host())));
-    assert!(!on_gpu(&fast, Some(&slow), &add, without_cpu(host())));
+    let with_two_excluded = |residency: Residency| (0..2).fold(residency, |residency, place| residency.barred(place));
+    assert!(on_gpu(&slow, Some(&fast), &add, with_two_excluded(host())));
+    assert!(!on_gpu(&fast, Some(&slow), &add, with_two_excluded(host())));
 }
 
 fn with_additions() -> Router {

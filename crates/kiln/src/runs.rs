@@ -83,6 +83,12 @@ mod tests {
         assert!(runs == 12 && least < 1.0, "{runs} {least}");
         assert_eq!(count(Runs { enough: -1.0, ..all }).0, 2 + 3);
         assert_eq!(count(Runs { long: -1.0, untimed: 1, ..all }).0, 1 + 1);
+        let mut runs = 0;
+        let median = all.median(|| {
+            runs += 1;
+            Ok(())
+        });
+        assert!(runs == 12 && median.unwrap() < 1.0, "{runs}");
     }
 
     #[test]

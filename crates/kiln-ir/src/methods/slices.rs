@@ -136,7 +136,7 @@ macro_rules! operation_on_slices {
             self.run_f32(&Op::from($op), &$operands)
         }
 
-        #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
+        #[doc = concat!("Writes the result of [`Operations::", stringify!($name), "`] into `out`.")]
         ///
         /// # Errors
         #[doc = concat!("The errors of [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another ")]
@@ -221,8 +221,8 @@ fn collect_pair<T: Element, U: Element>(
 /// a form that writes into slices of the caller (`_into`) and one that returns a `Vec`. All of them check what they are
 /// given and say what does not fit; a result that the machine has no room for is [`Error::OutOfMemory`].
 ///
-/// The methods named `quick_` are for backends whose kernels take less time than the way through operands and the shape
-/// rule. They are asked first, and run what needs no further check; what they leave alone goes the general way.
+/// The methods named `quick_` are fast paths for backends whose kernels take less time than building operands and checking
+/// shapes. Each returns whether it handled the call.
 pub trait Operations {
     /// Runs any operation into slices of the caller.
     ///

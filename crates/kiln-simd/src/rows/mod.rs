@@ -12,7 +12,7 @@ const PARALLEL: usize = 32_768;
 /// Elements that a thread takes at once.
 const SHARE: usize = 16_384;
 
-/// Elements of a row above which several threads share it.
+/// Elements of a row from which several threads share it.
 const LONG: usize = 131_072;
 
 /// Calls `f` with ranges of rows, on several threads if there is enough work.

@@ -1,8 +1,9 @@
 //! The calibration: every class of the grid on every place.
 
+use std::ops::Range;
+
 use kiln_ir::{Precision, Result};
 use kiln_route::{Calibrated, Class, Place, Problem, Profile};
-use std::ops::Range;
 use web_time::Instant;
 
 use super::fit::fitted;

@@ -67,7 +67,7 @@ struct Sizes {
 const CALIBRATION: Sizes = Sizes {
     kinds: ElementwiseKind::ALL,
     flat: &[64, 1 << 10, 1 << 12, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
-    // Just below and above the sizes from which kernels use several threads.
+    // (60, 512) and (1, 130_000) are just below the sizes from which the kernels of kiln-simd's `rows` use several threads.
     rows: &[
         (4, 64),
         (32, 128),

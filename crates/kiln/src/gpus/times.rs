@@ -233,7 +233,7 @@ impl Gpu {
         Ok(LinkPath { upload, download: later(&download, up_latency.min(down_latency)) })
     }
 
-    /// The path of calls of element-wise functions: of one operand, and what a second one adds.
+    /// The path of calls of element-wise functions: of one operand, and what a second one adds, without the kernels.
     fn path_of_functions(&self, bandwidth: f64) -> Result<ElementwisePath> {
         let data = vec![1.0; SIZES[SIZES.len() - 1]];
         let mut out = vec![0.0; data.len()];
@@ -241,12 +241,11 @@ impl Gpu {
         let (mut first, mut further) = (Vec::new(), vec![(0, 0.0)]);
         for n in SIZES {
             let x = Operand::vector(&data[..n]);
-            let mut host =
-                |op: &Op, operands: &[Operand<'_>]| self.host_seconds(op, operands, &mut [DataMut::F32(&mut out[..n])]);
-            let mut times = || Ok((host(&one, &[x])?, host(&two, &[x, x])?, self.resident_seconds(&one, &[x])?));
+            let mut beyond = |op: &Op, operands: &[Operand<'_>]| self.beyond(op, operands, &mut out[..n]);
+            let mut times = || Ok((beyond(&one, &[x])?, beyond(&two, &[x, x])?));
             match times() {
-                Ok((one, two, resident)) => {
-                    first.push((4 * n as u64, (one - resident).max(1e-9)));
+                Ok((one, two)) => {
+                    first.push((4 * n as u64, one));
                     further.push((4 * n as u64, (two - one).max(0.0)));
                 }
                 // Sizes that do not fit are skipped; two sizes are enough for a line.
