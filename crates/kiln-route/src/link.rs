@@ -296,7 +296,7 @@ mod tests {
         assert!(elementwise.first == median.tensor.upload && elementwise.further == median.call.upload);
         assert!(Link::median(&[]).is_none());
         let without = Link { elementwise: None, ..links[0].clone() };
-        assert!(Link::median(&[without.clone()]).unwrap().elementwise.is_none());
+        assert!(Link::median(std::slice::from_ref(&without)).unwrap().elementwise.is_none());
         let some = Link::median(&[without, links[1].clone()]).unwrap();
         assert_eq!(some.elementwise, links[1].elementwise, "the link that has it");
     }
