@@ -237,23 +237,14 @@ impl Gpu {
     fn path_of_functions(&self, bandwidth: f64) -> Result<ElementwisePath> {
         let data = vec![1.0; SIZES[SIZES.len() - 1]];
         let mut out = vec![0.0; data.len()];
-        let [one, two] = [Elementwise::neg(), Elementwise::add()].map(Op::from);
-        let (mut first, mut further) = (Vec::new(), vec![(0, 0.0)]);
-        for n in SIZES {
-            let x = Operand::vector(&data[..n]);
-            let mut beyond = |op: &Op, operands: &[Operand<'_>]| self.beyond(op, operands, &mut out[..n]);
-            let mut times = || Ok((beyond(&one, &[x])?, beyond(&two, &[x, x])?));
-            match times() {
-                Ok((one, two)) => {
-                    first.push((4 * n as u64, one));
-                    further.push((4 * n as u64, (two - one).max(0.0)));
-                }
-                // Sizes that do not fit are skipped; two sizes are enough for a line.
-                Err(Error::OutOfMemory { .. } | Error::Limit { .. }) if first.len() >= 2 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        let [first, further] = [first, further].map(|points| Transfer::measured(points).limited(bandwidth));
+        let mut of = |function: Elementwise, operands: usize, n: usize| {
+            self.beyond(&function.into(), &[Operand::vector(&data[..n]); 2][..operands], &mut out[..n])
+        };
+        let one = |n: usize| of(Elementwise::neg(), 1, n);
+        let (latency, first) = measured("the transfers of element-wise functions", self, bandwidth, one)?;
+        let first = later(&first, latency);
+        let added = |n: usize| Ok((of(Elementwise::add(), 2, n)? - first.seconds(4 * n as u64)).max(1e-9));
+        let (_, further) = measured("the upload of further operands", self, bandwidth, added)?;
         Ok(ElementwisePath { first, further })
     }
 
