@@ -178,11 +178,16 @@ pub struct ElementwisePath {
 
 object!(ElementwisePath { first, further });
 
-impl ElementwisePath {
-    /// Bytes that count for each part, for these bytes of operands and results.
-    pub(crate) fn parts(operands: u64, results: u64) -> [u64; 2] {
-        [results, operands.saturating_sub(results)]
-    }
+/// The formula of [`ElementwisePath`] for the bytes of a call's operands and results.
+#[inline]
+pub(crate) fn of_elementwise<T>(
+    [operands, results]: [u64; 2],
+    [first, further]: [&T; 2],
+    seconds: impl Fn(&T, u64) -> f64,
+) -> f64 {
+    // The smallest time of a transfer is not zero, but nothing is transferred if there is no further operand.
+    let rest = Some(operands.saturating_sub(results)).filter(|&bytes| bytes > 0);
+    seconds(first, results) + rest.map_or(0.0, |bytes| seconds(further, bytes))
 }
 
 /// The transfers between the host and the memory of a device.
@@ -191,20 +196,35 @@ pub struct Link {
     /// The transfers of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
     /// launch, kernel and operands counts as download.
     pub call: LinkPath,
+    /// A call that downloads as many bytes as it uploads, over the bytes of one direction. It takes less time than an upload and a download
+    /// by themselves: the threads that copy are awake when the result arrives. `None` if it was not measured: then the two are added.
+    pub round_trip: Option<Transfer>,
     /// The transfers of a call of one element-wise function. `None` if they were not measured: then [`Link::call`] counts.
     pub elementwise: Option<ElementwisePath>,
     /// The transfers of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
     pub tensor: LinkPath,
 }
 
-object!(Link { call, elementwise, tensor });
+object!(Link { call, round_trip, elementwise, tensor });
+
+/// The formula of [`Link::round_trip`] for the bytes of a call's operands and results: a round trip of the smaller number, and what the larger
+/// one takes beyond it.
+#[inline]
+pub(crate) fn of_round_trip<T>(
+    [up, down]: [u64; 2],
+    [round_trip, upload, download]: [&T; 3],
+    seconds: impl Fn(&T, u64) -> f64,
+) -> f64 {
+    let (both, larger) = if up > down { (down, upload) } else { (up, download) };
+    seconds(round_trip, both) + seconds(larger, up.max(down)) - seconds(larger, both)
+}
 
 impl Link {
     /// The formula `latency + bytes / bandwidth` for both ways.
     pub fn linear(upload: (f64, f64), download: (f64, f64)) -> Self {
         let [upload, download] = [upload, download].map(|(latency, bandwidth)| Transfer::linear(latency, bandwidth));
         let path = LinkPath { upload, download };
-        Self { call: path.clone(), elementwise: None, tensor: path }
+        Self { call: path.clone(), round_trip: None, elementwise: None, tensor: path }
     }
 
     /// The medians of all transfers; `None` if `all` is empty.
@@ -219,13 +239,29 @@ impl Link {
             let first = Transfer::median(known.clone().map(|path| &path.first))?;
             Some(ElementwisePath { first, further: Transfer::median(known.map(|path| &path.further))? })
         };
-        Some(Self { call: path(|link| &link.call)?, elementwise: of_functions(), tensor: path(|link| &link.tensor)? })
+        Some(Self {
+            call: path(|link| &link.call)?,
+            round_trip: Transfer::median(all.iter().filter_map(|link| link.round_trip.as_ref())),
+            elementwise: of_functions(),
+            tensor: path(|link| &link.tensor)?,
+        })
+    }
+
+    /// Seconds of the transfers of a call, for the bytes of its operands and results.
+    pub(crate) fn call_seconds(&self, elementwise: bool, bytes: [u64; 2]) -> f64 {
+        let LinkPath { upload, download } = &self.call;
+        match (&self.elementwise, &self.round_trip) {
+            (Some(path), _) if elementwise => of_elementwise(bytes, [&path.first, &path.further], Transfer::seconds),
+            (_, Some(round_trip)) => of_round_trip(bytes, [round_trip, upload, download], Transfer::seconds),
+            _ => upload.seconds(bytes[0]) + download.seconds(bytes[1]),
+        }
     }
 
     /// All transfers that were measured.
     pub(crate) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
         let paths = [&self.call, &self.tensor].into_iter().flat_map(|path| [&path.upload, &path.download]);
-        paths.chain(self.elementwise.iter().flat_map(|path| [&path.first, &path.further]))
+        let of_functions = self.elementwise.iter().flat_map(|path| [&path.first, &path.further]);
+        paths.chain(&self.round_trip).chain(of_functions)
     }
 }
 
@@ -285,20 +321,23 @@ mod tests {
         assert!(alike(&Transfer::median([&a, &b].into_iter()).unwrap(), [1.5e-6, 2.75e-6, 5.75e-6]));
         let link = |[upload, download, set, read]: [&Transfer; 4]| Link {
             call: LinkPath { upload: upload.clone(), download: download.clone() },
+            round_trip: Some(download.clone()),
             elementwise: Some(ElementwisePath { first: set.clone(), further: upload.clone() }),
             tensor: LinkPath { upload: set.clone(), download: read.clone() },
         };
         let links = [link([&a, &b, &c, &a]), link([&b, &c, &a, &a]), link([&c, &c, &b, &a])];
         let median = Link::median(&links).unwrap();
         assert!(alike(&median.call.upload, [2e-6, 3e-6, 8e-6]) && alike(&median.tensor.upload, [2e-6, 3e-6, 8e-6]));
-        assert!(median.call.download == c && median.tensor.download == a);
+        assert!(median.call.download == c && median.tensor.download == a && median.round_trip == Some(c.clone()));
         let elementwise = median.elementwise.unwrap();
         assert!(elementwise.first == median.tensor.upload && elementwise.further == median.call.upload);
         assert!(Link::median(&[]).is_none());
-        let without = Link { elementwise: None, ..links[0].clone() };
-        assert!(Link::median(std::slice::from_ref(&without)).unwrap().elementwise.is_none());
+        let without = Link { round_trip: None, elementwise: None, ..links[0].clone() };
+        let median = Link::median(std::slice::from_ref(&without)).unwrap();
+        assert!(median.round_trip.is_none() && median.elementwise.is_none());
         let some = Link::median(&[without, links[1].clone()]).unwrap();
-        assert_eq!(some.elementwise, links[1].elementwise, "the link that has it");
+        let of_one = (&links[1].round_trip, &links[1].elementwise);
+        assert_eq!((&some.round_trip, &some.elementwise), of_one, "the link that has them");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The time that work takes on places.
 
-use crate::link::{ElementwisePath, Link};
+use crate::link::Link;
 use crate::place::{Memory, Place};
 use crate::problem::{Problem, Residency};
 
@@ -56,15 +56,7 @@ impl<'a> Edges<'a> {
             }
             // One submission uploads the operands of a call on slices and downloads its results.
             if let Some(link) = link(links, place.memory).filter(|_| problem.is_call()) {
-                let results = problem.result_bytes();
-                return seconds
-                    + match &link.elementwise {
-                        Some(path) if problem.is_elementwise() => {
-                            let [first, further] = ElementwisePath::parts(bytes, results);
-                            path.first.seconds(first) + path.further.seconds(further)
-                        }
-                        _ => link.call.upload.seconds(bytes) + link.call.download.seconds(results),
-                    };
+                return seconds + link.call_seconds(problem.is_elementwise(), [bytes, problem.result_bytes()]);
             }
         }
         for (operand, bytes) in problem.operands().enumerate() {

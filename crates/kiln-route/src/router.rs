@@ -8,7 +8,7 @@ use kiln_ir::{Error, Precision, Result};
 use crate::class::Class;
 use crate::curves::{Curves, NO_PLACE, Times};
 use crate::history::{History, Observed};
-use crate::link::{ElementwisePath, Lines, Link};
+use crate::link::{ElementwisePath, Lines, Link, of_elementwise, of_round_trip};
 use crate::model::{Basis, Edges};
 use crate::place::{MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
@@ -177,6 +177,8 @@ struct Device {
     launch: f64,
     /// Upload and download of calls; `None` if the profile has no link, or one of too many sizes.
     call: Option<[Lines; 2]>,
+    /// [`Link::round_trip`], likewise; `None` if it was not measured.
+    round_trip: Option<Option<Lines>>,
     /// The parts of [`ElementwisePath`], likewise; `None` if the link has no such path.
     elementwise: Option<Option<[Lines; 2]>>,
 }
@@ -192,8 +194,22 @@ impl Device {
             place,
             launch,
             call: link().and_then(call),
+            round_trip: link().and_then(|link| link.round_trip.as_ref().map(Lines::of)),
             elementwise: elementwise(),
         })
+    }
+
+    /// Seconds of launch and transfers of a call; `None` if they are not lines.
+    #[inline]
+    fn seconds(&self, elementwise: bool, bytes: [u64; 2]) -> Option<f64> {
+        let seconds = |lines: &Lines, bytes: u64| lines.seconds(bytes as f64);
+        let [upload, download] = self.call.as_ref()?;
+        let transfers = match (&self.elementwise, &self.round_trip) {
+            (Some(path), _) if elementwise => of_elementwise(bytes, path.as_ref()?.each_ref(), seconds),
+            (_, Some(round_trip)) => of_round_trip(bytes, [round_trip.as_ref()?, upload, download], seconds),
+            _ => seconds(upload, bytes[0]) + seconds(download, bytes[1]),
+        };
+        Some(self.launch + transfers)
     }
 }
 
@@ -309,17 +325,10 @@ impl Router {
         let places = self.places();
         if problem.is_call() && residency.is_plain() {
             seconds.iter_mut().zip(&self.launch).for_each(|(seconds, launch)| *seconds += launch);
-            let [operands, results] = [problem.operand_bytes(), problem.result_bytes()];
-            let parts = ElementwisePath::parts(operands, results);
-            for Device { place, launch, call, elementwise } in &self.devices {
-                let (lines, parts) = match elementwise {
-                    Some(lines) if problem.is_elementwise() => (lines.as_ref(), parts),
-                    _ => (call.as_ref(), [operands, results]),
-                };
-                seconds[*place] += match lines {
-                    Some(lines) => launch + lines[0].seconds(parts[0] as f64) + lines[1].seconds(parts[1] as f64),
-                    None => edges.of(*place, &places[*place]),
-                };
+            let bytes = [problem.operand_bytes(), problem.result_bytes()];
+            for device in &self.devices {
+                let transfers = device.seconds(problem.is_elementwise(), bytes);
+                seconds[device.place] += transfers.unwrap_or_else(|| edges.of(device.place, &places[device.place]));
             }
         } else {
             for (i, (seconds, place)) in seconds.iter_mut().zip(places).enumerate() {

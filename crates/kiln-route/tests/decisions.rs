@@ -8,7 +8,7 @@ use kiln_ir::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Softmax, Tran
 use kiln_ir::{Precision, Record, TensorType};
 use kiln_route::{
     Backend, Basis, Calibrated, ElementwisePath, Explanation, Link, LinkPath, Memory, Place, Problem, Profile,
-    Residency, Router,
+    Residency, Router, Transfer,
 };
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -130,7 +130,7 @@ fn calls_and_tensors_are_priced_by_their_own_way() {
     let fast = Link::linear((0.0, 1e12), (0.0, 1e12));
     let slow = Link::linear((0.0, 1e8), (0.0, 1e8));
     let priced = |call: &Link, tensor: &Link, residency: Residency| {
-        let link = Link { call: call.call.clone(), elementwise: None, tensor: tensor.tensor.clone() };
+        let link = Link { call: call.call.clone(), ..tensor.clone() };
         let profile = Profile::new(machine(), places.clone()).unwrap().with_link(GPU, link).unwrap();
         chosen(&Router::new(profile), &square(1024), &residency)
     };
@@ -148,7 +148,8 @@ fn calls_of_element_wise_functions_are_priced_by_their_own_way() {
     let slow = Link::linear((0.0, 1e8), (0.0, 1e8)).call;
     let of_functions = |path: &LinkPath| ElementwisePath { first: path.upload.clone(), further: path.download.clone() };
     let on_gpu = |call: &LinkPath, elementwise: Option<&LinkPath>, problem: &Problem, residency: Residency| {
-        let link = Link { call: call.clone(), elementwise: elementwise.map(of_functions), tensor: fast.clone() };
+        let elementwise = elementwise.map(of_functions);
+        let link = Link { call: call.clone(), round_trip: None, elementwise, tensor: fast.clone() };
         let profile = Profile::new(machine(), places.clone()).unwrap().with_link(GPU, link).unwrap();
         chosen(&Router::new(profile), problem, &residency) == "gpu"
     };
@@ -161,6 +162,34 @@ fn calls_of_element_wise_functions_are_priced_by_their_own_way() {
     let with_two_excluded = |residency: Residency| (0..2).fold(residency, |residency, place| residency.barred(place));
     assert!(on_gpu(&slow, Some(&fast), &add, with_two_excluded(host())));
     assert!(!on_gpu(&fast, Some(&slow), &add, with_two_excluded(host())));
+}
+
+#[test]
+fn a_round_trip_of_the_smaller_direction_is_priced_by_itself() {
+    let router = |round_trip: Option<Transfer>| {
+        let mut places = cpu_places();
+        places.push(gpu_place());
+        let link = Link { round_trip, ..Link::linear((2e-6, 10e9), (3e-6, 20e9)) };
+        Router::new(Profile::new(machine(), places).unwrap().with_link(GPU, link).unwrap())
+    };
+    let on_gpu = |round_trip: Option<Transfer>, problem: &Problem, residency: Residency| {
+        router(round_trip).decide(problem, &residency).predictions().last().unwrap().seconds
+    };
+    // 6 seconds a unit of 10^11 bytes in both directions, where an upload and a download take 10 and 5.
+    let measured = || Some(Transfer::linear(1e-6, 1e11 / 6.0));
+    let bytes = 4.0 * 1024.0 * 1024.0;
+    let (product, column) = (square(1024), problem(Matmul::default(), &[&[1024, 4], &[4, 1024]]));
+    // The third path prices without the fast path of calls: with placements excluded.
+    for residency in [Residency::host(), Residency::host().barred(0).barred(1)] {
+        for (problem, up, down) in [(&product, 2.0 * bytes, bytes), (&column, 32.0 * 1024.0, bytes)] {
+            let added = on_gpu(None, problem, residency);
+            let expected = added - (5e-6 + up / 10e9 + down / 20e9);
+            let both = f64::min(up, down);
+            let transfers = 1e-6 + 6e-11 * both + (up - both) / 10e9 + (down - both) / 20e9;
+            let found = on_gpu(measured(), problem, residency) - expected;
+            assert!((found / transfers - 1.0).abs() < 1e-9, "{up} up, {down} down: {found} instead of {transfers}");
+        }
+    }
 }
 
 fn with_additions() -> Router {

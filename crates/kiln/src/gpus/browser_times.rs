@@ -81,7 +81,7 @@ impl Gpu {
         up.iter_mut().for_each(|(_, seconds)| *seconds = (*seconds - latency).max(1e-9));
         let [upload, download] = [up, down].map(|points| Transfer::measured(points).limited(f64::INFINITY));
         let path = LinkPath { upload, download };
-        Ok(Link { call: path.clone(), elementwise: None, tensor: path })
+        Ok(Link { call: path.clone(), round_trip: None, elementwise: None, tensor: path })
     }
 
     /// Seconds that an operation takes from host to host minus those that it takes on the device.

@@ -210,6 +210,7 @@ impl Gpu {
         let bandwidth = TOLERANCE * copied_on_host()?;
         Ok(Link {
             call: self.path_of_calls(bandwidth)?,
+            round_trip: Some(self.round_trip_of_calls(bandwidth)?),
             elementwise: Some(self.path_of_functions(bandwidth)?),
             tensor: self.path_of_graphs(bandwidth)?,
         })
@@ -233,6 +234,18 @@ impl Gpu {
         Ok(LinkPath { upload, download: later(&download, up_latency.min(down_latency)) })
     }
 
+    /// Calls that upload and download as many bytes, by softmax: the time from host to host minus that on the device.
+    fn round_trip_of_calls(&self, bandwidth: f64) -> Result<Transfer> {
+        let data = vec![1.0; SIZES[SIZES.len() - 1]];
+        let mut out = vec![0.0; data.len()];
+        let both = |n: usize| {
+            let rows = Operand::new(Data::F32(&data[..n]), Shape::new(&[n / SMALL, SMALL])?)?;
+            self.beyond(&Softmax.into(), &[rows], &mut out[..n])
+        };
+        let (latency, transfer) = measured("the transfers of calls in both directions", self, bandwidth, both)?;
+        Ok(later(&transfer, latency))
+    }
+
     /// The path of calls of element-wise functions: of one operand, and what a second one adds, without the kernels.
     fn path_of_functions(&self, bandwidth: f64) -> Result<ElementwisePath> {
         let data = vec![1.0; SIZES[SIZES.len() - 1]];
@@ -244,8 +257,8 @@ impl Gpu {
         let (latency, first) = measured("the transfers of element-wise functions", self, bandwidth, one)?;
         let first = later(&first, latency);
         let added = |n: usize| Ok((of(Elementwise::add(), 2, n)? - first.seconds(4 * n as u64)).max(1e-9));
-        let (_, further) = measured("the upload of further operands", self, bandwidth, added)?;
-        Ok(ElementwisePath { first, further })
+        let (added, further) = measured("the upload of further operands", self, bandwidth, added)?;
+        Ok(ElementwisePath { first, further: later(&further, added) })
     }
 
     /// The path of graphs: what setting an input adds to an execution, and what reading a result takes.
