@@ -619,10 +619,15 @@ impl Router {
         let on_host = self.profile().graphs_on_host();
         // How much of its inputs a graph no longer finds in the caches.
         let lost = (flow.bytes as f64 / GraphsOnHost::BEYOND_CACHES as f64).min(1.0);
-        let both = |&bytes: &u64| {
-            on_host.map_or((0.0, 0.0), |known| (known.handover.seconds(bytes), known.cold.seconds(bytes) * lost))
+        let each = |&bytes: &u64| {
+            let Some(known) = on_host else { return [0.0; 3] };
+            let handover = known.handover.seconds(bytes);
+            let spread = known.spread.as_ref().map_or(handover, |spread| spread.seconds(bytes).max(handover));
+            [handover, spread, known.cold.seconds(bytes) * lost]
         };
-        let reading: Vec<(f64, f64)> = flow.sizes.iter().map(both).collect();
+        let reading: Vec<[f64; 3]> = flow.sizes.iter().map(each).collect();
+        // Whether several threads write a tensor, if the CPU computes it.
+        let mut by_several = vec![false; flow.tensors];
         // The prediction of each task, and the placements that were excluded from it.
         let mut of_tasks: Vec<Option<(u64, [f64; MAX_MEMORIES], usize)>> = vec![None; flow.tasks.len()];
         for (number, step) in flow.steps.iter().enumerate() {
@@ -631,12 +636,18 @@ impl Router {
                 let (best, cpu) = self.on_devices(&flow.tasks[step.task], step.barred, residency);
                 *of_tasks[step.task].insert((step.barred, best, cpu))
             });
+            let several = self.places()[cpu].threads > 1;
             // Results of other steps are in the caches of other cores, wherever those steps ran.
             let read = |tensor: &Tensor| {
-                let (handover, cold) = reading[tensor.size];
-                if tensor.number < flow.inputs.len() { cold } else { handover }
+                let [handover, spread, cold] = reading[tensor.size];
+                match tensor.number {
+                    input if input < flow.inputs.len() => cold,
+                    result if several || by_several[result] => spread,
+                    _ => handover,
+                }
             };
             best[0] += flow.reads(number).iter().map(read).sum::<f64>();
+            flow.writes(number).iter().for_each(|tensor| by_several[tensor.number] = several);
             predicted.seconds.push(best);
             predicted.cpu.push(cpu);
         }

@@ -112,6 +112,9 @@ pub struct GraphsOnHost {
     pub graph: f64,
     /// Seconds of reading what the step before wrote, in the caches of other cores.
     pub handover: Transfer,
+    /// The same if one of the two steps ran on several threads: each of them reads what all others wrote, or one thread reads what they wrote.
+    /// `None` if it was not measured: then [`GraphsOnHost::handover`] counts.
+    pub spread: Option<Transfer>,
     /// Seconds of reading an input of a graph from memory, if the data of the graph exceed the caches: measured with
     /// [`GraphsOnHost::BEYOND_CACHES`] bytes.
     pub cold: Transfer,
@@ -119,7 +122,7 @@ pub struct GraphsOnHost {
     pub read: Transfer,
 }
 
-object!(GraphsOnHost { graph, handover, cold, read });
+object!(GraphsOnHost { graph, handover, spread, cold, read });
 
 impl GraphsOnHost {
     /// Bytes of all tensors of the graph that [`GraphsOnHost::cold`] is measured with.
@@ -501,7 +504,7 @@ impl Profile {
         }
         if let Some(graphs) = &self.graphs {
             not_negative("a graph", graphs.graph)?;
-            for transfer in [&graphs.handover, &graphs.cold, &graphs.read] {
+            for transfer in [&graphs.handover, &graphs.cold, &graphs.read].into_iter().chain(&graphs.spread) {
                 transfer.sound(|seconds| not_negative("a graph's data", seconds))?;
             }
         }

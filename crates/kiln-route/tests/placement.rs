@@ -8,7 +8,10 @@ use common::*;
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Elementwise, Matmul, Op, Softmax, WriteRows};
 use kiln_ir::{DType, Record, Shape, TensorType};
-use kiln_route::{Backend, Flow, Link, Memory, Place, Placement, Problem, Profile, Residency, Roofline, Router};
+use kiln_route::{
+    Backend, Flow, GraphsOnHost, Link, Memory, Place, Placement, Problem, Profile, Residency, Roofline, Router,
+    Transfer,
+};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -68,6 +71,28 @@ fn a_graph_runs_through_wgpu_only_if_that_is_clearly_ahead_of_cuda() {
     };
     assert_eq!(placed_with(1.1e13), [("gpu 0".to_owned(), 100)]);
     assert_eq!(placed_with(1.4e13), [("gpu 1".to_owned(), 100)]);
+}
+
+#[test]
+fn steps_of_several_threads_read_what_is_spread_over_cores() {
+    let graphs = |spread: Option<Transfer>| {
+        let least = Transfer::linear(1e-9, 1e15);
+        GraphsOnHost { graph: 0.0, handover: least.clone(), spread, cold: least.clone(), read: least }
+    };
+    let seconds = |n: usize, graphs: GraphsOnHost| {
+        let profile = cpu_only().profile().clone().with_graphs_on_host(0.0, graphs).unwrap();
+        let ty = ty(&[n, n]);
+        let mut graph = Graph::new();
+        let (x, w) = (graph.input(ty), graph.input(ty));
+        let y = products(&mut graph, x, w, 2);
+        placed(&Router::new(profile), &graph, &[y]).seconds
+    };
+    let spread = || Some(Transfer::linear(3e-6, 1e10));
+    // Two threads multiply matrices of 1024 rows, one those of 16.
+    let several = seconds(1024, graphs(spread())) - seconds(1024, graphs(None));
+    let expected = 3e-6 + 4.0 * 1024.0 * 1024.0 / 1e10;
+    assert!((several / expected - 1.0).abs() < 1e-3, "{several} instead of {expected}");
+    assert_eq!(seconds(16, graphs(spread())), seconds(16, graphs(None)));
 }
 
 #[test]

@@ -311,6 +311,9 @@ pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, GraphsOnHost)> {
     const STEPS: usize = 64;
     /// Numbers of elements that one step passes to the next.
     const SIZES: [usize; 6] = [1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 22];
+    /// Channels of images that convolutions on several threads hand to functions on one and back, and the extents of the images.
+    const CHANNELS: usize = 16;
+    const EXTENTS: [usize; 6] = [8, 23, 45, 90, 181, 512];
     /// Rows and columns of the matrices that are read from memory.
     const SQUARES: [usize; 5] = [64, 256, 512, 1024, 2048];
     /// A faster transfer is noise.
@@ -361,6 +364,29 @@ pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, GraphsOnHost)> {
         read.push((4 * n as u64, (copied - first).max(1e-9)));
     }
     let step = (step - own).max(0.0);
+    let mut spread = Vec::with_capacity(EXTENTS.len());
+    for extent in EXTENTS {
+        let same = Convolve2d { padding: Padding::Same, ..Convolve2d::default() };
+        let of = |convolutions: usize, functions: usize| {
+            let record = move |batch: &mut Batch<'_>| {
+                let kernels = weights(batch, &[CHANNELS, CHANNELS, 3, 3])?;
+                let mut x = weights(batch, &[CHANNELS, extent, extent])?;
+                for number in 0..convolutions.max(functions) {
+                    if number < convolutions {
+                        x = batch.record(same, &[x, kernels])?;
+                    }
+                    if number < functions {
+                        x = batch.relu(x)?;
+                    }
+                }
+                Ok(x)
+            };
+            seconds(&record, false)
+        };
+        // A pair of steps behind another pair reads twice what the step before wrote.
+        let twice = of(2, 2)? - of(1, 1)? - (of(1, 0)? - graph) - (of(0, 1)? - graph);
+        spread.push((4 * (CHANNELS * extent * extent) as u64, (0.5 * twice).max(1e-9)));
+    }
     let mut cold = Vec::with_capacity(SQUARES.len());
     for n in SQUARES {
         let bytes = 4 * (n * n) as u64;
@@ -378,8 +404,9 @@ pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, GraphsOnHost)> {
         let each = (seconds(&products, false)? - graph) / matrices as f64;
         cold.push((bytes, (each - own - step).max(1e-9)));
     }
-    let [handover, cold, read] = [handover, cold, read].map(|points| Transfer::measured(points).at_most(MOST));
-    Ok((step, GraphsOnHost { graph, handover, cold, read }))
+    let curve = |points| Transfer::measured(points).at_most(MOST);
+    let [handover, spread, cold, read] = [handover, spread, cold, read].map(curve);
+    Ok((step, GraphsOnHost { graph, handover, spread: Some(spread), cold, read }))
 }
 
 fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64) -> Result<GraphRow> {

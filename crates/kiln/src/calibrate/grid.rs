@@ -66,7 +66,7 @@ struct Sizes {
 /// A few sizes of every class, from the nearest cache to beyond the last.
 const CALIBRATION: Sizes = Sizes {
     kinds: ElementwiseKind::ALL,
-    flat: &[64, 1 << 10, 1 << 12, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
+    flat: &[64, 1 << 10, 1 << 12, 1 << 15, 1 << 17, 1 << 18, 1 << 19, 3 << 19, 1 << 22],
     // (60, 512) and (1, 130_000) are just below the sizes from which the kernels of kiln-simd's `rows` use several threads.
     rows: &[
         (4, 64),

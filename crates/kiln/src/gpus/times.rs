@@ -21,9 +21,6 @@ const COPIED: usize = 1 << 22;
 /// Minimum time of a kernel: a smaller measurement is noise.
 const LEAST: f64 = 1e-6;
 
-/// How often every size is measured: a short disturbance has passed by the next time.
-const PASSES: usize = 2;
-
 /// How often an implausible transfer is measured.
 const ATTEMPTS: usize = 3;
 
@@ -62,32 +59,28 @@ fn measured(
     mut seconds: impl FnMut(usize) -> Result<f64>,
 ) -> Result<(f64, Transfer)> {
     let mut sizes = SIZES.to_vec();
-    let mut least = vec![f64::INFINITY; sizes.len()];
+    let mut times = vec![0.0; sizes.len()];
     let mut latency = f64::INFINITY;
     for attempt in 0..ATTEMPTS {
-        for _ in 0..PASSES {
-            latency = latency.min(seconds(SMALL)?);
-            for i in 0..sizes.len() {
-                match seconds(sizes[i]) {
-                    // The times of an implausible attempt are discarded.
-                    Ok(seconds) => least[i] = least[i].min(seconds),
-                    // Sizes that do not fit are skipped; two sizes are enough for a line.
-                    Err(Error::OutOfMemory { .. } | Error::Limit { .. }) if i >= 2 => {
-                        sizes.truncate(i);
-                        least.truncate(i);
-                        break;
-                    }
-                    Err(error) => return Err(error),
+        latency = latency.min(seconds(SMALL)?);
+        for i in 0..sizes.len() {
+            match seconds(sizes[i]) {
+                Ok(seconds) => times[i] = seconds,
+                // Sizes that do not fit are skipped; two sizes are enough for a line.
+                Err(Error::OutOfMemory { .. } | Error::Limit { .. }) if i >= 2 => {
+                    sizes.truncate(i);
+                    times.truncate(i);
+                    break;
                 }
+                Err(error) => return Err(error),
             }
         }
-        let points = sizes.iter().zip(&least).map(|(&n, seconds)| (4 * n as u64, (seconds - latency).max(1e-9)));
+        let points = sizes.iter().zip(&times).map(|(&n, seconds)| (4 * n as u64, (seconds - latency).max(1e-9)));
         let transfer = Transfer::measured(points.collect());
         match transfer.check(bandwidth) {
             Ok(()) => return Ok((latency, transfer)),
             Err(why) if attempt + 1 < ATTEMPTS => {
                 tracing::debug!("{what} of {}: {why}; measured again", gpu.name());
-                least.fill(f64::INFINITY);
             }
             Err(why) => {
                 let limit = why.bandwidth / 1e9;
