@@ -152,14 +152,16 @@ fn kernels_that_run_together_are_sound() {
         let [first, last] = &ends;
         check(&format!("{} and another", kernel.name), &[first.clone(), last.clone(), first.clone()]);
     }
-    let product = |format| (QUANT_MATVEC, vec![constant(format), ("ROWS", 1), ("LANES", 64), ("ADDS", 0)]);
-    // Without an addend x takes its place.
-    let is_x = |at: usize| [0, 3].contains(&at);
-    for format in QuantFormat::ALL {
-        let kernels = [QuantFormat::Q4K, QuantFormat::Q4K, format].map(product);
+    for (format, normed) in QuantFormat::ALL.into_iter().flat_map(|format| [(format, 0), (format, 1)]) {
+        let constants = |format| vec![constant(format), ("ROWS", 1), ("LANES", 64), ("ADDS", 0), ("NORMED", normed)];
+        let kernels = [QuantFormat::Q4K, QuantFormat::Q4K, format].map(|format| (QUANT_MATVEC, constants(format)));
         check(&format!("products with Q4_K and {format:?}"), &kernels);
-        let together = Together::new(&kernels, |[_, a], [_, b]| is_x(a) && is_x(b)).unwrap();
-        assert_eq!(together.bindings(), [[0, 0], [0, 1], [0, 2], [1, 1], [1, 2], [2, 1], [2, 2]]);
+        // x takes the place of what is not read: the addend, and gamma where nothing is normalised.
+        let memory = |at: usize| if at == 3 || at == 4 && normed == 0 { 0 } else { at };
+        let is_shared = |a: usize, b: usize| memory(a) == memory(b) && [0, 4].contains(&memory(a));
+        let together = Together::new(&kernels, |[_, a], [_, b]| is_shared(a, b)).unwrap();
+        let first = if normed == 0 { vec![[0, 0], [0, 1], [0, 2]] } else { vec![[0, 0], [0, 1], [0, 2], [0, 4]] };
+        assert_eq!(together.bindings(), [first, vec![[1, 1], [1, 2], [2, 1], [2, 2]]].concat());
         let text = together.text(Capabilities::PLAIN);
         // What all have in common is there once, and workgroup memory never twice.
         assert_eq!(text.matches("fn group_number(").count(), 1, "{text}");

@@ -9,6 +9,9 @@
 // with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements that are tiny, or
 // not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
 // products with the elements themselves.
+//
+// With NORMED, which has effect with one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided
+// by the root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one.
 
 const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;
@@ -82,6 +85,80 @@ fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
 var<private> sums: array<vec4<f32>, ROWS>;
 
 #if ROWS == 1
+#if NORMED
+// The sum of the squares of the elements that this invocation lays out, and those of the workgroup.
+var<private> squares: f32;
+var<workgroup> all_squares: array<f32, ${WORKGROUP}u>;
+
+fn lanes_total(v: vec4<f32>) -> f32 {
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+// Squares are neither infinite nor have lost digits, from 2^-80 to 2^120: with these bits of the mean and eps.
+fn is_ordinary(mean: f32) -> bool {
+    let b = bitcast<u32>(mean);
+    return b >= 0x17800000u && b < 0x7b800000u;
+}
+
+// Elements times a power of two; a subnormal number is its bits times 2^-149, also where a device takes it for zero.
+fn rescaled(v: vec4<f32>, factor: f32) -> vec4<f32> {
+    let b = bitcast<vec4<u32>>(v);
+    let m = magnitude(v);
+    let lifted = bitcast<vec4<u32>>(vec4<f32>(m) * 1.734723475976807e-18) | (b & vec4<u32>(0x80000000u));
+    return select(v * factor, bitcast<vec4<f32>>(lifted), vec4<bool>(factor > 1.0) & (m < vec4<u32>(0x00800000u)));
+}
+
+// The product of the normalised row with a row of w that begins at a block, element by element: hardly any invocation runs it.
+fn exact_product(begin: u32) -> f32 {
+    let vectors = p.k_blocks * (LEN / 4u);
+    var greatest = 0u;
+    for (var i = 0u; i < vectors; i++) {
+        let m = magnitude(x[i]);
+        greatest = max(greatest, max(max(m.x, m.y), max(m.z, m.w)));
+    }
+    if greatest >= INFINITY_BITS {
+        return bitcast<f32>(NAN_BITS);
+    }
+    // Squares of numbers from 2^50 on and below 2^-40 are of scaled numbers, the latter unless eps is what counts.
+    var factor = 1.0;
+    var eps = p.eps;
+    if greatest >= 0x58800000u {
+        factor = 8.077935669463161e-28;
+        eps = p.large_eps;
+    } else if greatest < 0x2b800000u && p.small_back == 1.0 {
+        factor = 1.2379400392853803e27;
+        eps = p.small_eps;
+    }
+    var all = vec4<f32>(0.0);
+    for (var i = 0u; i < vectors; i += 16u) {
+        var some = vec4<f32>(0.0);
+        for (var j = i; j < min(i + 16u, vectors); j++) {
+            let v = rescaled(x[j], factor);
+            some += v * v;
+        }
+        all += some;
+    }
+    let mean = lanes_total(all) / f32(4u * vectors) + eps;
+    let is_zero = (bitcast<u32>(mean) & 0x7fffffffu) == 0u;
+    let inverse = bitcast<f32>(select(bitcast<u32>(1.0 / sqrt(mean)), INFINITY_BITS, is_zero));
+    var total = 0.0;
+    for (var i = 0u; i < p.k_blocks * PARTS; i++) {
+        let w = part_of(begin + i / PARTS, i % PARTS);
+        let at = ((i / PARTS) * LEN + place(i % PARTS)) / 4u;
+        var sum = 0.0;
+        for (var j = 0u; j < 4u; j++) {
+            let v = (rescaled(x[at + j], factor) * inverse) * gamma[at + j];
+            sum = product(elements(w.low[j], w.steps.x, w.steps.y), v, sum);
+        }
+        for (var j = APART / 4u; j < APART / 4u + 4u; j++) {
+            let v = (rescaled(x[at + j], factor) * inverse) * gamma[at + j];
+            sum = product(elements(w.high[j - APART / 4u], w.steps.z, w.steps.w), v, sum);
+        }
+        total += sum;
+    }
+    return total;
+}
+#else
 // Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it is stored: a row after the other,
 // in little code, because hardly any workgroup runs it.
 fn add_elements(begin: vec4<u32>, lane: u32, row: u32) {
@@ -102,6 +179,16 @@ fn add_elements(begin: vec4<u32>, lane: u32, row: u32) {
         sums[0][r] = sum;
     }
 }
+#endif
+
+// The greatest of sixteen elements that have a scale is zero, or from this to 2^126, beyond which WGSL promises nothing of quotients.
+#if NORMED
+// 2^-60: sums that are divided by a small root must not have vanished.
+const LEAST_BITS: u32 = 0x21800000u;
+#else
+// 2^-90.
+const LEAST_BITS: u32 = 0x12800000u;
+#endif
 
 // Sixteen elements of x are scale (256 high + low), bytes each; with the scale goes the sum of the integers.
 var<workgroup> highs: array<vec4<u32>, ${WORKGROUP}u>;
@@ -138,19 +225,27 @@ fn total(bytes: vec4<u32>) -> i32 {
         + (dot4I8Packed(bytes.z, ones) + dot4I8Packed(bytes.w, ones));
 }
 
-// Stores up to 1024 vectors of the row of x from vector `first` on as integers; `size` of them are in the row.
-fn lay_out(first: u32, size: u32, local: u32) {
+// Stores up to 1024 vectors of the row of x that begins at vector `first` as integers, from vector `piece` of it on; `size` of them are in
+// the row.
+fn lay_out(first: u32, piece: u32, size: u32, local: u32) {
     workgroupBarrier();
     let within = 4u * local;
     if within < size {
-        let a = x[first + within];
-        let b = x[first + within + 1u];
-        let c = x[first + within + 2u];
-        let d = x[first + within + 3u];
+        let at = piece + within;
+        var a = x[first + at];
+        var b = x[first + at + 1u];
+        var c = x[first + at + 2u];
+        var d = x[first + at + 3u];
+#if NORMED
+        squares += lanes_total((a * a + b * b) + (c * c + d * d));
+        a *= gamma[at];
+        b *= gamma[at + 1u];
+        c *= gamma[at + 2u];
+        d *= gamma[at + 3u];
+#endif
         let m = max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)));
         let most = max(max(m.x, m.y), max(m.z, m.w));
-        // Zeros, or from 2^-90 to 2^126, beyond which WGSL promises nothing of quotients.
-        let fits = most == 0u || (most >= 0x12800000u && most <= 0x7e800000u);
+        let fits = most == 0u || (most >= LEAST_BITS && most <= 0x7e800000u);
         // The largest integer whose bytes both have a sign.
         let over = select(32639.0 / bitcast<f32>(most), 0.0, most == 0u);
         let ia = rounded(a, over);
@@ -220,7 +315,7 @@ fn add_parts(begin: vec4<u32>, lane: u32, row: u32, local: u32) {
     var sum = vec4<f32>(0.0);
     for (var piece = 0u; piece < vectors; piece += PIECE) {
         let size = min(PIECE, vectors - piece);
-        lay_out(row * vectors + piece, size, local);
+        lay_out(row * vectors, piece, size, local);
         for (var i = lane; i < size / 8u; i += LANES) {
             let part = i % PARTS;
             let here = piece / 8u + i;
@@ -278,10 +373,14 @@ fn main(
 #if ROWS == 1
     let row_of_tile = row_of_x(tile, 0u);
     add_parts(begin, lane, row_of_tile, local);
+#if NORMED
+    all_squares[local] = squares;
+#else
     let exponents = bitcast<vec4<u32>>(sums[0]) & vec4<u32>(INFINITY_BITS);
     if any(exponents == vec4<u32>(INFINITY_BITS)) {
         add_elements(begin, lane, row_of_tile);
     }
+#endif
 #else
     let vectors = p.k_blocks * (LEN / 4u);
     for (var piece = 0u; piece < vectors; piece += PIECE) {
@@ -306,6 +405,15 @@ fn main(
                 some += shared_vectors[local + j];
             }
             shared_vectors[local] = some;
+#if ROWS == 1
+#if NORMED
+            var part = 0.0;
+            for (var j = lane; j < ${WORKGROUP}u; j += 8u) {
+                part += all_squares[j];
+            }
+            lows[local] = vec4<u32>(bitcast<u32>(part));
+#endif
+#endif
         }
         workgroupBarrier();
         if lane == 0u {
@@ -314,6 +422,22 @@ fn main(
             for (var j = 0u; j < 8u; j++) {
                 sum += shared_vectors[local + j];
             }
+#if ROWS == 1
+#if NORMED
+            var all = 0.0;
+            for (var j = 0u; j < 8u; j++) {
+                all += bitcast<f32>(lows[local + j].x);
+            }
+            let mean = all / f32(p.k_blocks * LEN) + p.eps;
+            sum *= 1.0 / sqrt(mean);
+            let is_plain = is_ordinary(mean);
+            for (var j = 0u; j < 4u; j++) {
+                if !is_plain || (bitcast<u32>(sum[j]) & INFINITY_BITS) == INFINITY_BITS {
+                    sum[j] = exact_product(begin[j]);
+                }
+            }
+#endif
+#endif
             let at = row * p.out_row + p.out_first + column;
             for (var j = 0u; j < 4u; j++) {
                 if is_written(tile, row, column + j) {

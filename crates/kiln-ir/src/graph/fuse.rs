@@ -43,6 +43,8 @@ pub struct NormLimits {
     pub rows: usize,
     /// The formats of the weights for few rows.
     pub formats: &'static [QuantFormat],
+    /// Elements of the weights for few rows, at most.
+    pub elements: usize,
     /// Many rows, these or more.
     pub many: usize,
     /// The formats of the weights for many rows, each with a number of elements of a row, which has a multiple of them.
@@ -50,10 +52,11 @@ pub struct NormLimits {
 }
 
 impl NormLimits {
-    /// Whether a product of `rows` normalised rows of `columns` elements with weights of this format computes the norm.
-    fn include(&self, format: QuantFormat, [rows, columns]: [usize; 2]) -> bool {
+    /// Whether a product of `rows` normalised rows of `columns` elements with `elements` weights of this format computes the norm.
+    fn include(&self, format: QuantFormat, [rows, columns]: [usize; 2], elements: usize) -> bool {
         let multiple = |&(of, elements): &(QuantFormat, usize)| of == format && columns.is_multiple_of(elements);
-        rows <= self.rows && self.formats.contains(&format) || rows >= self.many && self.multiples.iter().any(multiple)
+        let few = rows <= self.rows && self.formats.contains(&format) && elements <= self.elements;
+        few || rows >= self.many && self.multiples.iter().any(multiple)
     }
 }
 
@@ -130,7 +133,8 @@ impl Norms {
                 let product = &graph.nodes[reader];
                 let (Op::QuantMatmul(op), &[x, weights]) = (product.op, &product.inputs[..]) else { return false };
                 let same = |id: TensorId| simplified.same_as[id.index()];
-                limits.include(op.format, extents) && same(x) == out && same(weights) != out
+                let elements = graph.type_of(weights).shape.numel();
+                limits.include(op.format, extents, elements) && same(x) == out && same(weights) != out
             };
             if is_f32
                 && !wanted.contains(&node)

@@ -36,13 +36,13 @@ use std::collections::HashMap;
 use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Custom, Op, RmsNorm};
 use kiln_ir::{Result, TensorType};
 
 use self::direct::{Direct, HostResults};
 use self::program::Program;
 use crate::Region;
-use crate::lower::{cast, elementwise};
+use crate::lower::{cast, elementwise, quant};
 use crate::plan::{self, Dispatch, FAULT_STRIDE, Target};
 
 kiln_device::device_methods!(GpuDevice);
@@ -135,6 +135,16 @@ impl Driver for GpuDevice {
 
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         kiln_ir::for_operation!(op, op => kiln_device::lower::lower_one(op, plan, inputs, outputs))
+    }
+
+    fn lower_normed(
+        norm: &RmsNorm,
+        op: &Op,
+        plan: &mut Lowering<'_, Self>,
+        inputs: &[Value],
+        outputs: &[Value],
+    ) -> Result<()> {
+        quant::lower_normed(norm, op, plan, inputs, outputs)
     }
 
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

@@ -6,7 +6,7 @@ use kiln_ir::{DType, Result};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 
 use super::pieces::pieces;
-use super::{Dispatches, Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value, quant};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
@@ -19,7 +19,7 @@ pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
         outputs,
         instructions: 64,
         addends: true,
-        norms: None,
+        norms: Some(quant::NORMS),
         round: 4,
         mixed_formats: true,
     }

@@ -13,7 +13,7 @@ mod matmul;
 mod norm;
 pub(crate) mod pieces;
 pub(crate) mod pooling;
-mod quant;
+pub(crate) mod quant;
 mod reduce;
 mod resize;
 mod rope;

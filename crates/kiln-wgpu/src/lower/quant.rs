@@ -1,10 +1,12 @@
-use kiln_ir::op::{Dequantize, Elementwise, QuantMatmul, Quantize};
+use kiln_device::lower;
+use kiln_ir::graph::NormLimits;
+use kiln_ir::op::{Dequantize, Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{QuantFormat, Result};
 use kiln_shaders::Access;
 
 use super::matmul::Parts;
 use super::pieces::{Piece, pieces};
-use super::{Dispatches, Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value, norm};
 use crate::GpuDevice;
 use crate::plan::{Code, Dispatch, Grid, Slice, Target, Word};
 
@@ -211,7 +213,8 @@ impl Lower<GpuDevice> for QuantMatmul {
                         plan.part(|plan| product.cooperative(plan, way, here, first, buffers))?;
                     }
                     Way::Rows { rows, lanes } => {
-                        product.of_rows(plan, [rows, lanes], here, first, buffers, addend);
+                        let more = addend.map_or(More::Nothing, More::Addend);
+                        product.of_rows(plan, [rows, lanes], here, first, buffers, more);
                     }
                     Way::Tiles { tall } => product.in_tiles(plan, tall, here, first, buffers),
                 }
@@ -219,6 +222,36 @@ impl Lower<GpuDevice> for QuantMatmul {
         }
         Ok(())
     }
+}
+
+/// Products of one row normalise it themselves: each workgroup reads the whole row anyway, and a step less is a wait less. Where there are
+/// many workgroups, what each of them computes again takes longer than that: measured on an H200 with models of one and of 8 billion weights.
+pub(crate) const NORMS: NormLimits =
+    NormLimits { rows: 1, formats: &QuantFormat::ALL, elements: 3 << 22, many: usize::MAX, multiples: &[] };
+
+/// A product of rows that are normalised first, in one step if [`NORMS`] includes it.
+pub(crate) fn lower_normed(
+    norm: &RmsNorm,
+    op: &Op,
+    plan: &mut Lowering<'_>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    let (&Op::QuantMatmul(QuantMatmul { format }), &[x, weights, gamma]) = (op, inputs) else {
+        return lower::normed(norm, op, plan, inputs, outputs);
+    };
+    let (m, n, k) = (x.ty.shape.rows(), weights.ty.shape.rows(), weights.ty.shape.columns());
+    let product = Product { format, n, blocks: k / format.block_len() };
+    let row_bytes = product.blocks * format.block_bytes();
+    for columns in &pieces(&plan.target.limits, n, &[row_bytes]) {
+        let Way::Rows { rows: 1, lanes } = way(m, columns.len, k) else {
+            return lower::normed(norm, op, plan, inputs, outputs);
+        };
+        let buffers = [x.at.into(), columns.of(weights.at, row_bytes), outputs[0].at.into()];
+        let more = More::Norm(norm.eps.get(), gamma.at.into());
+        product.of_rows(plan, [1, lanes], [m, columns.len, k], columns.start, buffers, more);
+    }
+    Ok(())
 }
 
 /// Whether one of the last steps is this one, and no step after it writes what it reads or has written. Products of the same
@@ -240,6 +273,16 @@ fn is_done(steps: &[Dispatch], split: &Dispatch) -> bool {
     steps.iter().rev().take(LAST).find(|step| is_same(step) || writes(step)).is_some_and(is_same)
 }
 
+/// What a product of few rows does beside it.
+#[derive(Debug, Clone, Copy)]
+enum More {
+    Nothing,
+    /// Adds this to the product.
+    Addend(Slice),
+    /// Normalises the row first, with this eps and gamma.
+    Norm(f32, Slice),
+}
+
 /// A product with the weights of a tensor: their format, its rows, and the blocks of a row.
 #[derive(Debug, Clone, Copy)]
 struct Product {
@@ -249,8 +292,7 @@ struct Product {
 }
 
 impl Product {
-    /// Adds the product of `m` rows of x with `n` rows of weights from `first` on: lanes share rows of the weights. Something may be
-    /// added to it.
+    /// Adds the product of `m` rows of x with `n` rows of weights from `first` on: lanes share rows of the weights.
     fn of_rows(
         &self,
         plan: &mut Lowering<'_>,
@@ -258,15 +300,20 @@ impl Product {
         [m, n, _]: [usize; 3],
         first: usize,
         [x, w, out]: [Slice; 3],
-        addend: Option<Slice>,
+        more: More,
     ) {
         let format = kiln_shaders::constant(self.format);
-        let adds = ("ADDS", u32::from(addend.is_some()));
-        let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32), adds];
-        // Without an addend any binding takes its place.
-        let buffers = vec![x, w, out, addend.unwrap_or(x)];
+        // Any binding takes the place of one that is not used.
+        let (adds, normed, addend, gamma, eps) = match more {
+            More::Nothing => (0, 0, x, x, 0.0),
+            More::Addend(addend) => (1, 0, addend, x, 0.0),
+            More::Norm(eps, gamma) => (0, 1, x, gamma, eps),
+        };
+        let constants =
+            vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32), ("ADDS", adds), ("NORMED", normed)];
+        let code = Code::Kernel(kiln_shaders::QUANT_MATVEC, constants);
         let tiles = [m.div_ceil(rows), n.div_ceil(1024 / lanes)];
-        self.dispatch(plan, Code::Kernel(kiln_shaders::QUANT_MATVEC, constants), buffers, [m, n, first], tiles);
+        self.dispatch(plan, code, vec![x, w, out, addend, gamma], [m, n, first], tiles, &norm::scales(eps));
     }
 
     /// The same in tiles of f32.
@@ -274,7 +321,7 @@ impl Product {
         let constants = vec![kiln_shaders::constant(self.format), ("TALL", tall as u32)];
         let tiles = [m.div_ceil(16 * tall), n.div_ceil(64)];
         let code = Code::Kernel(kiln_shaders::QUANT_MATMUL, constants);
-        self.dispatch(plan, code, buffers.to_vec(), [m, n, first], tiles);
+        self.dispatch(plan, code, buffers.to_vec(), [m, n, first], tiles, &[]);
     }
 
     fn dispatch(
@@ -284,10 +331,11 @@ impl Product {
         buffers: Vec<Slice>,
         [m, n, first]: [usize; 3],
         [down, across]: [usize; 2],
+        further: &[Word],
     ) {
         let total = down * across;
         let params = [m, n, self.blocks, self.n, first, down, total].map(Word::from);
-        plan.dispatch(code, buffers, &params, Grid::groups_of(total));
+        plan.dispatch(code, buffers, &[&params, further].concat(), Grid::groups_of(total));
     }
 
     /// The same through cooperative matrices.
@@ -400,6 +448,29 @@ mod tests {
         let names: Vec<_> = plan.steps.iter().map(|step| step.code.name()).collect();
         let [split, product] = ["quant_split", "quant_cooperative"];
         assert_eq!(names, [split, product, product, split, product, split, product, "elementwise"]);
+    }
+
+    #[test]
+    fn norms_are_part_of_the_products_of_one_row() {
+        let target = Target { limits: wgpu::Limits::default(), cooperative: false, precision: Precision::default() };
+        let names = |rows: usize, reads_norm: bool| {
+            let mut graph = Graph::new();
+            let [rows, vector, square] = [&[rows, 256][..], &[256], &[256, 256]].map(|dims| Shape::new(dims).unwrap());
+            let (x, gamma) = (graph.input(TensorType::f32(rows)), graph.input(TensorType::f32(vector)));
+            let normal = graph.record(RmsNorm::new(1e-5), &[x, gamma]).unwrap();
+            let products = [QuantFormat::Q4K, QuantFormat::Q6K].map(|format| {
+                let weights = graph.input(TensorType::blocks(format, square).unwrap());
+                graph.record(QuantMatmul { format }, &[normal, weights]).unwrap()
+            });
+            let mut wanted = products.to_vec();
+            wanted.extend(reads_norm.then_some(normal));
+            let plan = Plan::<GpuDevice>::new(&graph, &wanted, &target).unwrap();
+            plan.steps.iter().map(|step| step.code.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(1, false), ["quant_matvec"], "both in one dispatch");
+        for several in [names(2, false), names(1, true)] {
+            assert_eq!(several, ["rms_norm", "quant_matvec"]);
+        }
     }
 
     #[test]
