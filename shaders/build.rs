@@ -1,4 +1,5 @@
-//! Prepares the sources in `wgsl/`: without comments and indentation, which would be a quarter of them in every binary.
+//! Prepares the sources in `wgsl/`: without comments, indentation and spaces around most operators, which would be a third of them in every
+//! binary.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -30,9 +31,22 @@ fn prepared(source: &str) -> String {
         let reason = ["#trusted", "#cooperative"].into_iter().find(|word| line.starts_with(word));
         let line = reason.unwrap_or(line);
         if !line.is_empty() {
-            out.push_str(line);
+            out.push_str(&if line.starts_with('#') { line.to_owned() } else { dense(line) });
             out.push('\n');
         }
+    }
+    out
+}
+
+/// A line without spaces around operators. Those around `-` stay, because `a - -b` without them is a decrement, and those between `>` and `=`.
+fn dense(line: &str) -> String {
+    const OPERATORS: [&str; 14] = ["+", "*", "/", "%", "&&", "||", "&", "|", "^", "=", "==", "!=", "+=", "*="];
+    let mut out = line.replace(", ", ",").replace("; ", ";");
+    for operator in OPERATORS {
+        let spaced = format!(" {operator} ");
+        let (after, whole) = (format!("> {operator} "), format!("> {operator}"));
+        // `> =` must not become `>=`.
+        out = out.split(&after).map(|part| part.replace(&spaced, operator)).collect::<Vec<_>>().join(&whole);
     }
     out
 }

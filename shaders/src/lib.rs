@@ -88,8 +88,7 @@ pub fn state_words(reduction: Reduction) -> usize {
     static WORDS: LazyLock<Vec<(Reduction, usize)>> = LazyLock::new(|| {
         let words = |&reduction: &Reduction| {
             let text = REDUCE_ROWS.text(&[constant(reduction)], Capabilities::PLAIN);
-            let words =
-                text.lines().find_map(|line| line.strip_prefix("const STATE_WORDS: u32 = ")?.strip_suffix("u;"));
+            let words = text.lines().find_map(|line| line.strip_prefix("const STATE_WORDS: u32=")?.strip_suffix("u;"));
             (reduction, words.and_then(|words| words.parse().ok()).unwrap_or(0))
         };
         Reduction::ALL.iter().map(words).collect()
