@@ -38,9 +38,13 @@ fn prepared(source: &str) -> String {
     out
 }
 
-/// A line without spaces around operators. Those around `-` stay, because `a - -b` without them is a decrement, and those between `>` and `=`.
+/// A line without spaces around most operators. Those around `-` stay, because `a - -b` without them is a decrement, those of `a / *b`, which
+/// would begin a comment, and those between `>` and `=`.
 fn dense(line: &str) -> String {
     const OPERATORS: [&str; 14] = ["+", "*", "/", "%", "&&", "||", "&", "|", "^", "=", "==", "!=", "+=", "*="];
+    if line.contains("/ *") {
+        return line.to_owned();
+    }
     let mut out = line.replace(", ", ",").replace("; ", ";");
     for operator in OPERATORS {
         let spaced = format!(" {operator} ");

@@ -16,7 +16,7 @@
 //!   these do not occur where a comparison would ask.
 #![forbid(unsafe_code)]
 
-/// The text of a file in the folder of a family, without comments and indentation: see `build.rs`.
+/// The text of a file in the folder of a family, as `build.rs` prepares it: without comments, indentation and most spaces.
 macro_rules! source {
     ($family:ident, $file:ident) => {
         include_str!(concat!(env!("OUT_DIR"), "/", stringify!($family), "/", stringify!($file), ".wgsl"))

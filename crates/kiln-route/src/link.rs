@@ -194,12 +194,12 @@ pub(crate) fn of_elementwise<T>(
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// The transfers of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
-    /// launch, kernel and operands counts as download.
+    /// launch, kernel and operands counts as download; a measured [`Link::round_trip`] contains it.
     pub call: LinkPath,
     /// A call that downloads as many bytes as it uploads, over the bytes of one direction. It takes less time than an upload and a download
     /// by themselves: the threads that copy are awake when the result arrives. `None` if it was not measured: then the two are added.
     pub round_trip: Option<Transfer>,
-    /// The transfers of a call of one element-wise function. `None` if they were not measured: then [`Link::call`] counts.
+    /// The transfers of a call of one element-wise function. `None` if they were not measured: then those of other calls count.
     pub elementwise: Option<ElementwisePath>,
     /// The transfers of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
     pub tensor: LinkPath,

@@ -175,11 +175,11 @@ fn a_round_trip_of_the_smaller_direction_is_priced_by_itself() {
     let on_gpu = |round_trip: Option<Transfer>, problem: &Problem, residency: Residency| {
         router(round_trip).decide(problem, &residency).predictions().last().unwrap().seconds
     };
-    // 6 seconds a unit of 10^11 bytes in both directions, where an upload and a download take 10 and 5.
+    // 6e-11 s for a byte in both directions together, where its upload alone takes 10e-11 s and its download 5e-11 s.
     let measured = || Some(Transfer::linear(1e-6, 1e11 / 6.0));
     let bytes = 4.0 * 1024.0 * 1024.0;
     let (product, column) = (square(1024), problem(Matmul::default(), &[&[1024, 4], &[4, 1024]]));
-    // The third path prices without the fast path of calls: with placements excluded.
+    // With placements excluded, prices do not come from the fast path of calls.
     for residency in [Residency::host(), Residency::host().barred(0).barred(1)] {
         for (problem, up, down) in [(&product, 2.0 * bytes, bytes), (&column, 32.0 * 1024.0, bytes)] {
             let added = on_gpu(None, problem, residency);

@@ -114,8 +114,8 @@ export function randomModel({ seed = 20, template } = {}) {
   const weights = {}, tensors = [];
   for (const [name, extents, scale] of shapes()) {
     const n = extents.reduce((product, extent) => product * extent, 1);
-    // Norms are near 1. Matrices that are multiplied last are of blocks of 32 bytes with a scale of 2^-9.
-    const quantised = /ffn_down|attn_v/.test(name);
+    // Norms are near 1. Matrices of a layer except its output of attention are of blocks of 32 bytes with a scale of 2^-9.
+    const quantised = /ffn_(gate|up|down)|attn_[qkv]\./.test(name);
     const values = Float64Array.from({ length: n }, () => (scale === 0 ? 1 + random() / 4 : quantised ? Math.round(random() * 127) / 512 : Math.fround(random() * scale)));
     weights[name] = values;
     const bytes = quantised ? new Uint8Array((n / 32) * 34) : new Uint8Array(Float32Array.from(values).buffer);

@@ -6,7 +6,7 @@ mod support;
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
 use kiln_ir::op::{Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Record, Shape, TensorType};
-use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, numerics};
+use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, numerics};
 
 fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; format.bytes(x.len()).expect("whole blocks")];
@@ -189,76 +189,94 @@ fn products_that_run_together_have_the_bits_of_each_alone() {
     }
 }
 
-/// Products that normalise their row: of ordinary rows, and of rows whose squares overflow or vanish or that have special values.
+/// Products that normalise their row: of ordinary rows, and of rows whose squares or products with gamma overflow or vanish or that have
+/// special values.
 #[test]
 fn products_of_normalised_rows_keep_the_bounds_of_both() {
     let Some(device) = support::device() else { return };
     let mut random = Random::new(109);
-    // A piece of a row and a part of another.
-    let (n, k) = (70, 4096 + 512);
-    let shapes = [&[1, k][..], &[k], &[n, k]].map(|dims| Shape::new(dims).unwrap());
+    let all = kiln_device::conformance::sample() == 1;
     let few = [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q4_0, QuantFormat::Mxfp4];
-    let formats = if kiln_device::conformance::sample() == 1 { &QuantFormat::ALL[..] } else { &few };
-    for &format in formats {
-        let weights = encoded(format, &random.uniforms(n * k, -1.0, 1.0));
-        let mut decoded = vec![0.0; n * k];
-        format.decode(&weights, &mut decoded).unwrap();
-        let weights = Buffer::Blocks(format, weights);
-        let ordinary = random.uniforms(k, -1.0, 1.0);
-        let scaled = |size: f32| ordinary.iter().map(|x| x * size).collect::<Vec<f32>>();
-        let with = |special: f32| {
-            let mut x = ordinary.clone();
-            x[k / 2 + 3] = special;
-            x
-        };
-        // Elements that are too small to be laid out beside one whose gamma is zero.
-        let mut apart = scaled(1e-25);
-        apart[5] = 1.0;
-        let mut gamma = random.uniforms(k, 0.5, 1.5);
-        gamma[5] = 0.0;
-        gamma[7] = 1e20;
-        for (name, x, eps) in [
-            ("ordinary", ordinary.clone(), 1e-5),
-            ("small beside eps", scaled(1e-4), 1e-5),
-            ("huge", scaled(1e30), 1e-5),
-            ("tiny", scaled(1e-30), 0.0),
-            ("tiny beside eps", scaled(1e-30), 1e-5),
-            ("subnormal", scaled(1e-41), 0.0),
-            ("zero", vec![0.0; k], 1e-5),
-            ("zero by zero", vec![0.0; k], 0.0),
-            ("apart", apart.clone(), 0.0),
-            ("one huge", with(3e38), 1e-5),
-            ("infinite", with(f32::INFINITY), 1e-5),
-            ("not a number", with(f32::NAN), 1e-5),
-        ] {
-            let mut batch = GpuCommandBatch::new(device.clone());
-            let operand = |data| Operand::new(data, shapes[2]).unwrap();
-            let row = batch.upload(&x, shapes[0].dims()).unwrap();
-            let factors = batch.upload(&gamma, shapes[1].dims()).unwrap();
-            let blocks = batch.upload_operand(&operand(weights.as_data())).unwrap();
-            let normal = batch.record(RmsNorm::new(eps), &[row, factors]).unwrap();
-            let product = batch.record(QuantMatmul { format }, &[normal, blocks]).unwrap();
-            let got = batch.run(&[product]).unwrap();
-            let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
-            let inverse = 1.0 / (squares / k as f64 + f64::from(eps)).sqrt();
-            let y: Vec<f64> =
-                x.iter().zip(&gamma).map(|(&x, &gamma)| f64::from(x) * inverse * f64::from(gamma)).collect();
-            for (j, &got) in got[0].as_data().f32().iter().enumerate() {
-                let w = &decoded[j * k..(j + 1) * k];
-                let terms = y.iter().zip(w).map(|(y, &w)| y * f64::from(w));
-                let (sum, magnitude) = terms.fold((0.0, 0.0), |(sum, all): (f64, f64), x| (sum + x, all + x.abs()));
-                // A row is rounded to 16 bits, with separate units for every sixteen elements.
-                let rounding = |(y, w): (&[f64], &[f32])| {
-                    let largest = y.iter().fold(0.0f64, |largest, y| largest.max(y.abs()));
-                    largest / 65_278.0 * w.iter().map(|w| f64::from(w.abs())).sum::<f64>()
-                };
-                let rounded: f64 = y.chunks(16).zip(w.chunks(16)).map(rounding).sum();
-                let is_close = (f64::from(got) - sum).abs() <= magnitude * f64::powi(2.0, -19) + rounded;
-                assert!(
-                    is_close || got.is_nan() && sum.is_nan(),
-                    "{format:?}, {name}: element {j} is {got}, exact {sum}"
-                );
-            }
+    let formats = if all { &QuantFormat::ALL[..] } else { &few };
+    // A piece of a row and a part of another with 128 lanes for each row of weights; then 8 lanes, and 64.
+    let shapes = [(70, 4096 + 512), (70, 256), (2048, 2048)];
+    for (number, &format) in formats.iter().enumerate() {
+        for &(n, k) in shapes.iter().skip(number % 2).step_by(if all { 1 } else { 2 }) {
+            check_normalised(&device, format, [n, k], &mut random);
+        }
+    }
+}
+
+fn check_normalised(device: &GpuDevice, format: QuantFormat, [n, k]: [usize; 2], random: &mut Random) {
+    let shapes = [&[1, k][..], &[k], &[n, k]].map(|dims| Shape::new(dims).unwrap());
+    let some = encoded(format, &random.uniforms(7 * k, -1.0, 1.0));
+    let mut decoded = vec![0.0; 7 * k];
+    format.decode(&some, &mut decoded).unwrap();
+    let blocks = some.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect();
+    let weights = Buffer::Blocks(format, blocks);
+    let ordinary = random.uniforms(k, -1.0, 1.0);
+    let scaled = |size: f32| ordinary.iter().map(|x| x * size).collect::<Vec<f32>>();
+    let with = |special: f32| {
+        let mut x = ordinary.clone();
+        x[k / 2 + 3] = special;
+        x
+    };
+    let mut gamma = random.uniforms(k, 0.5, 1.5);
+    gamma[5] = 0.0;
+    let times = |factor: f32| gamma.iter().map(|gamma| gamma * factor).collect::<Vec<f32>>();
+    let mut one_huge = gamma.clone();
+    one_huge[7] = 1e20;
+    // Elements that are too small to be laid out beside one whose gamma is zero.
+    let mut apart = scaled(1e-25);
+    apart[5] = 1.0;
+    for (name, x, gamma, eps) in [
+        ("ordinary", ordinary.clone(), &gamma, 1e-5),
+        ("small beside eps", scaled(1e-4), &gamma, 1e-5),
+        ("huge", scaled(1e30), &gamma, 1e-5),
+        ("tiny", scaled(1e-30), &gamma, 0.0),
+        ("tiny beside eps", scaled(1e-30), &gamma, 1e-5),
+        ("subnormal", scaled(1e-41), &gamma, 0.0),
+        ("tiny, with a tiny eps", scaled(1e-30), &gamma, 1e-41),
+        ("zero", vec![0.0; k], &gamma, 1e-5),
+        ("zero by zero", vec![0.0; k], &gamma, 0.0),
+        ("apart", apart, &gamma, 0.0),
+        ("one huge", with(3e38), &gamma, 1e-5),
+        ("one huge gamma", ordinary.clone(), &one_huge, 1e-5),
+        ("products with gamma vanish", scaled(1e-11), &times(1e-35), 0.0),
+        ("subnormal, with a huge gamma", scaled(1e-40), &times(1e20), 1e-5),
+        ("infinite", with(f32::INFINITY), &gamma, 1e-5),
+        ("not a number", with(f32::NAN), &gamma, 1e-5),
+    ] {
+        let mut batch = GpuCommandBatch::new(device.clone());
+        let row = batch.upload(&x, shapes[0].dims()).unwrap();
+        let factors = batch.upload(gamma, shapes[1].dims()).unwrap();
+        let blocks = batch.upload_operand(&Operand::new(weights.as_data(), shapes[2]).unwrap()).unwrap();
+        let normal = batch.record(RmsNorm::new(eps), &[row, factors]).unwrap();
+        let product = batch.record(QuantMatmul { format }, &[normal, blocks]).unwrap();
+        let before = device.statistics();
+        let got = batch.run(&[product]).unwrap();
+        assert_eq!((device.statistics() - before).dispatches, 1, "the norm is part of the product");
+        let squares: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+        let inverse = 1.0 / (squares / k as f64 + f64::from(eps)).sqrt();
+        let y: Vec<f64> = x.iter().zip(gamma).map(|(&x, &gamma)| f64::from(x) * inverse * f64::from(gamma)).collect();
+        let got = got[0].as_data().f32();
+        // All rows if there are few, else some of all that workgroups and lanes have.
+        for j in (0..n).step_by(if n < 100 { 1 } else { 61 }).chain([n - 1]) {
+            let w = &decoded[j % 7 * k..][..k];
+            let terms = y.iter().zip(w).map(|(y, &w)| y * f64::from(w));
+            let (sum, magnitude) = terms.fold((0.0, 0.0), |(sum, all): (f64, f64), x| (sum + x, all + x.abs()));
+            // A row is rounded to 16 bits, with separate units for every sixteen elements.
+            let rounding = |(y, w): (&[f64], &[f32])| {
+                let largest = y.iter().fold(0.0f64, |largest, y| largest.max(y.abs()));
+                largest / 65_278.0 * w.iter().map(|w| f64::from(w.abs())).sum::<f64>()
+            };
+            let rounded: f64 = y.chunks(16).zip(w.chunks(16)).map(rounding).sum();
+            let got = got[j];
+            let is_close = (f64::from(got) - sum).abs() <= magnitude * f64::powi(2.0, -19) + rounded;
+            assert!(
+                is_close || got.is_nan() && sum.is_nan(),
+                "{format:?}, {n} x {k}, {name}: element {j} is {got}, exact {sum}"
+            );
         }
     }
 }

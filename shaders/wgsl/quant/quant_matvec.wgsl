@@ -1,11 +1,11 @@
-// out[i, j] = sum over k of x[i, k] w[j, k] with quantised w, for few rows of x: at the speed of memory. If ADDS, addend[i, j] is
-// added to it. If NORMED, rows of x are normalised first, by the root of their mean square plus eps and by gamma.
+// out[i, j] = sum over k of x[i, k] w[j, k] with quantised w, for few rows of x: at the speed of memory. If ADDS, more[i, j] is
+// added to it. If NORMED, which needs m = 1 and ROWS = 1, x is divided by the root of its mean square plus eps first, and multiplied by
+// gamma, which is `more`.
 #trusted rows of x and w are clamped to the last one, results guarded; `spread` moves what is laid out within eights of it
 #input x: array<vec4<f32>>
 #input blocks: array<vec4<u32>>
 #output out: array<f32>
-#input addend: array<vec4<f32>>
-#input gamma: array<vec4<f32>>
+#input more: array<vec4<f32>>
 #param m: u32
 #param n: u32
 #param k_blocks: u32
@@ -14,9 +14,6 @@
 #param down: u32
 #param total: u32
 #param eps: f32
-#param large_eps: f32
-#param small_eps: f32
-#param small_back: f32
 #constant FORMAT = all
 #constant ROWS = 1, 2, 4, 8
 #constant LANES = 8, 16, 128

@@ -10,8 +10,9 @@
 // not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
 // products with the elements themselves.
 //
-// With NORMED, which has effect with one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided
-// by the root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one.
+// With NORMED, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the root. Results whose
+// sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products x gamma that all
+// became zero though no factor is zero have no scale either.
 
 const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;
@@ -100,12 +101,29 @@ fn is_ordinary(mean: f32) -> bool {
     return b >= 0x17800000u && b < 0x7b800000u;
 }
 
-// Elements times a power of two; a subnormal number is its bits times 2^-149, also where a device takes it for zero.
-fn rescaled(v: vec4<f32>, factor: f32) -> vec4<f32> {
-    let b = bitcast<vec4<u32>>(v);
+// Elements times 2^90, also subnormal ones that a device takes for zero: their bits times 2^-149.
+fn lifted(v: vec4<f32>) -> vec4<f32> {
     let m = magnitude(v);
-    let lifted = bitcast<vec4<u32>>(vec4<f32>(m) * 1.734723475976807e-18) | (b & vec4<u32>(0x80000000u));
-    return select(v * factor, bitcast<vec4<f32>>(lifted), vec4<bool>(factor > 1.0) & (m < vec4<u32>(0x00800000u)));
+    let bits = bitcast<vec4<u32>>(vec4<f32>(m) * 1.734723475976807e-18) | (bitcast<vec4<u32>>(v) & vec4<u32>(0x80000000u));
+    return select(v * 1.2379400392853803e27, bitcast<vec4<f32>>(bits), m < vec4<u32>(0x00800000u));
+}
+
+// Whether a product of two elements is not zero.
+fn has_product(a: vec4<f32>, b: vec4<f32>) -> bool {
+    return any((magnitude(a) != vec4<u32>(0u)) & (magnitude(b) != vec4<u32>(0u)));
+}
+
+fn rescaled(v: vec4<f32>, is_large: bool, is_small: bool) -> vec4<f32> {
+    if is_small {
+        return lifted(v);
+    }
+    return v * select(1.0, 8.077935669463161e-28, is_large);
+}
+
+// ((v inverse) back) gamma. Factors above 1 come before what a device may take for zero, others after it.
+fn weighed(v: vec4<f32>, inverse: f32, back: f32, gamma: vec4<f32>) -> vec4<f32> {
+    let early = (abs(gamma) >= vec4<f32>(1.0)) & (abs(gamma) < vec4<f32>(1152921504606846976.0));
+    return ((v * select(vec4<f32>(inverse), inverse * gamma, early)) * back) * select(gamma, vec4<f32>(1.0), early);
 }
 
 // The product of the normalised row with a row of w that begins at a block, element by element: hardly any invocation runs it.
@@ -117,28 +135,31 @@ fn exact_product(begin: u32) -> f32 {
         greatest = max(greatest, max(max(m.x, m.y), max(m.z, m.w)));
     }
     if greatest >= INFINITY_BITS {
-        return bitcast<f32>(NAN_BITS);
+        return bitcast<f32>(greatest | NAN_BITS);
     }
-    // Squares of numbers from 2^50 on and below 2^-40 are of scaled numbers, the latter unless eps is what counts.
-    var factor = 1.0;
+    // Squares of numbers from 2^50 on and below 2^-40 are of scaled numbers, and eps with them unless it is what counts: then their mean
+    // and the results are scaled back.
+    let is_large = greatest >= 0x58800000u;
+    let is_small = greatest < 0x2b800000u;
     var eps = p.eps;
-    if greatest >= 0x58800000u {
-        factor = 8.077935669463161e-28;
-        eps = p.large_eps;
-    } else if greatest < 0x2b800000u && p.small_back == 1.0 {
-        factor = 1.2379400392853803e27;
-        eps = p.small_eps;
+    var back = 1.0;
+    if is_large {
+        eps = (eps * 8.077935669463161e-28) * 8.077935669463161e-28;
+    } else if is_small && eps < 8.673617379884035e-19 {
+        eps = lifted(vec4<f32>(eps)).x * 1.2379400392853803e27;
+    } else if is_small {
+        back = 8.077935669463161e-28;
     }
     var all = vec4<f32>(0.0);
     for (var i = 0u; i < vectors; i += 16u) {
         var some = vec4<f32>(0.0);
         for (var j = i; j < min(i + 16u, vectors); j++) {
-            let v = rescaled(x[j], factor);
+            let v = rescaled(x[j], is_large, is_small);
             some += v * v;
         }
         all += some;
     }
-    let mean = lanes_total(all) / f32(4u * vectors) + eps;
+    let mean = ((lanes_total(all) / f32(4u * vectors)) * back) * back + eps;
     let is_zero = (bitcast<u32>(mean) & 0x7fffffffu) == 0u;
     let inverse = bitcast<f32>(select(bitcast<u32>(1.0 / sqrt(mean)), INFINITY_BITS, is_zero));
     var total = 0.0;
@@ -147,12 +168,13 @@ fn exact_product(begin: u32) -> f32 {
         let at = ((i / PARTS) * LEN + place(i % PARTS)) / 4u;
         var sum = 0.0;
         for (var j = 0u; j < 4u; j++) {
-            let v = (rescaled(x[at + j], factor) * inverse) * gamma[at + j];
+            let v = weighed(rescaled(x[at + j], is_large, is_small), inverse, back, more[at + j]);
             sum = product(elements(w.low[j], w.steps.x, w.steps.y), v, sum);
         }
-        for (var j = APART / 4u; j < APART / 4u + 4u; j++) {
-            let v = (rescaled(x[at + j], factor) * inverse) * gamma[at + j];
-            sum = product(elements(w.high[j - APART / 4u], w.steps.z, w.steps.w), v, sum);
+        for (var j = 0u; j < 4u; j++) {
+            let place = at + APART / 4u + j;
+            let v = weighed(rescaled(x[place], is_large, is_small), inverse, back, more[place]);
+            sum = product(elements(w.high[j], w.steps.z, w.steps.w), v, sum);
         }
         total += sum;
     }
@@ -238,14 +260,21 @@ fn lay_out(first: u32, piece: u32, size: u32, local: u32) {
         var d = x[first + at + 3u];
 #if NORMED
         squares += lanes_total((a * a + b * b) + (c * c + d * d));
-        a *= gamma[at];
-        b *= gamma[at + 1u];
-        c *= gamma[at + 2u];
-        d *= gamma[at + 3u];
+        a *= more[at];
+        b *= more[at + 1u];
+        c *= more[at + 2u];
+        d *= more[at + 3u];
 #endif
         let m = max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)));
         let most = max(max(m.x, m.y), max(m.z, m.w));
-        let fits = most == 0u || (most >= LEAST_BITS && most <= 0x7e800000u);
+        var fits = most == 0u || (most >= LEAST_BITS && most <= 0x7e800000u);
+#if NORMED
+        if most == 0u {
+            for (var i = at; i < at + 4u; i++) {
+                fits = fits && !has_product(x[first + i], more[i]);
+            }
+        }
+#endif
         // The largest integer whose bytes both have a sign.
         let over = select(32639.0 / bitcast<f32>(most), 0.0, most == 0u);
         let ia = rounded(a, over);
@@ -339,7 +368,7 @@ fn add_parts(begin: vec4<u32>, lane: u32, row: u32, local: u32) {
 // The result at a place, from the product.
 fn result(product: f32, at: u32) -> f32 {
 #if ADDS
-    return product + addend[at >> 2u][at & 3u];
+    return product + more[at >> 2u][at & 3u];
 #else
     return product;
 #endif

@@ -54,7 +54,7 @@ pub struct NormLimits {
 impl NormLimits {
     /// Whether a product of `rows` normalised rows of `columns` elements with `elements` weights of this format computes the norm.
     fn include(&self, format: QuantFormat, [rows, columns]: [usize; 2], elements: usize) -> bool {
-        let multiple = |&(of, elements): &(QuantFormat, usize)| of == format && columns.is_multiple_of(elements);
+        let multiple = |&(of, number): &(QuantFormat, usize)| of == format && columns.is_multiple_of(number);
         let few = rows <= self.rows && self.formats.contains(&format) && elements <= self.elements;
         few || rows >= self.many && self.multiples.iter().any(multiple)
     }

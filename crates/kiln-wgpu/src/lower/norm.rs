@@ -13,7 +13,7 @@ use crate::plan::{Code, Grid, Word};
 
 /// The values eps, large_eps, small_eps and small_back of the sources: eps for unscaled rows, for rows whose elements
 /// are scaled by 2^-90, and for those scaled by 2^90; results of the latter are scaled back if eps would overflow.
-pub(super) fn scales(eps: f32) -> [Word; 4] {
+fn scales(eps: f32) -> [Word; 4] {
     let square = f64::powi(2.0, 180);
     let large = (f64::from(eps) / square) as f32;
     let (small, back) =

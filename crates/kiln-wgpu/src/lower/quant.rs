@@ -6,7 +6,7 @@ use kiln_shaders::Access;
 
 use super::matmul::Parts;
 use super::pieces::{Piece, pieces};
-use super::{Dispatches, Lower, Lowering, Value, norm};
+use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Dispatch, Grid, Slice, Target, Word};
 
@@ -172,10 +172,15 @@ fn way(m: usize, n: usize, k: usize) -> Way {
 pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     // A piece of x in workgroup memory serves at most this many lanes.
     let most = parts(k).min(128 / rows);
-    // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups. Measured on an
-    // H100, for one row times 4096 x 4096 to 14336 of Q4_K and Q6_K: 64 are faster than 16, 32 and 128.
+    // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups, which lay out x more often. Measured
+    // for one row on an H100 and an H200: 64 are faster than 16, 32 and 128 for 4096 x 4096 to 14336 of Q4_K and Q6_K, and 16 for the 128 256
+    // rows of a vocabulary.
     let (least, enough) = if rows == 1 { (64, BUSY / 2) } else { (32, 3 * BUSY) };
-    let few = |lanes: usize| lanes < least || down * n.div_ceil(1024 / lanes) < enough;
+    let plenty = if rows == 1 { 7 * BUSY } else { usize::MAX };
+    let few = |lanes: usize| {
+        let groups = down * n.div_ceil(1024 / lanes);
+        lanes < least && groups < plenty || groups < enough
+    };
     let mut lanes = 8;
     while 2 * lanes <= most && few(lanes) {
         lanes *= 2;
@@ -224,10 +229,11 @@ impl Lower<GpuDevice> for QuantMatmul {
     }
 }
 
-/// Products of one row normalise it themselves: each workgroup reads the whole row anyway, and a step less is a wait less. Where there are
-/// many workgroups, what each of them computes again takes longer than that: measured on an H200 with models of one and of 8 billion weights.
+/// Products of one row normalise it themselves. Every workgroup then repeats that, which takes less time than a dispatch of its own only
+/// if there are few: on an H200 a model of one billion weights (at most 2048 x 5632 a matrix) became faster, one of 8 billion (at least
+/// 4096 x 4096) slower.
 pub(crate) const NORMS: NormLimits =
-    NormLimits { rows: 1, formats: &QuantFormat::ALL, elements: 3 << 22, many: usize::MAX, multiples: &[] };
+    NormLimits { rows: 1, formats: &QuantFormat::ALL, elements: 3072 * 4096, many: usize::MAX, multiples: &[] };
 
 /// A product of rows that are normalised first, in one step if [`NORMS`] includes it.
 pub(crate) fn lower_normed(
@@ -241,15 +247,16 @@ pub(crate) fn lower_normed(
         return lower::normed(norm, op, plan, inputs, outputs);
     };
     let (m, n, k) = (x.ty.shape.rows(), weights.ty.shape.rows(), weights.ty.shape.columns());
+    if m != 1 {
+        return lower::normed(norm, op, plan, inputs, outputs);
+    }
     let product = Product { format, n, blocks: k / format.block_len() };
     let row_bytes = product.blocks * format.block_bytes();
     for columns in &pieces(&plan.target.limits, n, &[row_bytes]) {
-        let Way::Rows { rows: 1, lanes } = way(m, columns.len, k) else {
-            return lower::normed(norm, op, plan, inputs, outputs);
-        };
+        let lanes = lanes(1, 1, columns.len, k);
         let buffers = [x.at.into(), columns.of(weights.at, row_bytes), outputs[0].at.into()];
         let more = More::Norm(norm.eps.get(), gamma.at.into());
-        product.of_rows(plan, [1, lanes], [m, columns.len, k], columns.start, buffers, more);
+        product.of_rows(plan, [1, lanes], [1, columns.len, k], columns.start, buffers, more);
     }
     Ok(())
 }
@@ -304,16 +311,16 @@ impl Product {
     ) {
         let format = kiln_shaders::constant(self.format);
         // Any binding takes the place of one that is not used.
-        let (adds, normed, addend, gamma, eps) = match more {
-            More::Nothing => (0, 0, x, x, 0.0),
-            More::Addend(addend) => (1, 0, addend, x, 0.0),
-            More::Norm(eps, gamma) => (0, 1, x, gamma, eps),
+        let (adds, normed, more, eps) = match more {
+            More::Nothing => (0, 0, x, 0.0),
+            More::Addend(addend) => (1, 0, addend, 0.0),
+            More::Norm(eps, gamma) => (0, 1, gamma, eps),
         };
         let constants =
             vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32), ("ADDS", adds), ("NORMED", normed)];
         let code = Code::Kernel(kiln_shaders::QUANT_MATVEC, constants);
         let tiles = [m.div_ceil(rows), n.div_ceil(1024 / lanes)];
-        self.dispatch(plan, code, vec![x, w, out, addend, gamma], [m, n, first], tiles, &norm::scales(eps));
+        self.dispatch(plan, code, vec![x, w, out, more], [m, n, first], tiles, &[eps.into()]);
     }
 
     /// The same in tiles of f32.

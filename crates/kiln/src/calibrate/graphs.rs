@@ -311,7 +311,8 @@ pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, GraphsOnHost)> {
     const STEPS: usize = 64;
     /// Numbers of elements that one step passes to the next.
     const SIZES: [usize; 6] = [1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 22];
-    /// Channels of images that convolutions on several threads hand to functions on one and back, and the extents of the images.
+    /// Channels and extents of images that convolutions and functions process in turn, each on the threads that the router gives it: the
+    /// convolutions on several unless the image is small.
     const CHANNELS: usize = 16;
     const EXTENTS: [usize; 6] = [8, 23, 45, 90, 181, 512];
     /// Rows and columns of the matrices that are read from memory.
