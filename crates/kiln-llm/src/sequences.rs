@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use kiln::{DType, State};
 
-use crate::architecture::{Copying, Layout, Ranked, Row, Rows};
-use crate::placement::{Asked, MemoryPlan, Placing, placed};
+use crate::architecture::{ArrivingRows, Copying, Layout, Ranked, Row, Rows};
+use crate::placement::{Asked, MemoryPlan, Placing, is_on_cpu, placed};
 use crate::{Decoder, Error, Model, Result, Sampler, SequenceId, Session, SessionOptions, Surprises};
 
 /// Maximum number of sequences.
@@ -113,6 +113,18 @@ pub struct Sequences<'m> {
     next: u64,
     /// The graph of the last step.
     last: Option<usize>,
+    /// The next step, which a GPU computes already.
+    begun: Option<Begun>,
+    /// Whether a GPU may compute steps before the tokens that they follow are read. `false` once it could not.
+    begins: bool,
+}
+
+/// A step that a GPU computes before its tokens are asked for. Every sampler of it is greedy.
+#[derive(Debug)]
+struct Begun {
+    graph: usize,
+    rows: Vec<(SequenceId, Row)>,
+    arriving: ArrivingRows,
 }
 
 /// A sequence. All of its tokens except the last are in the caches.
@@ -160,6 +172,7 @@ impl<'m> Sequences<'m> {
         // The sequences, and the one that computes prompts.
         let asked = Asked { context: layout.context, cache, sequences: most + 1, adapters: None };
         let (placing, planned) = placed(model, asked)?;
+        let begins = !is_on_cpu(model, planned.as_ref());
         let prompt = Session::placed(model, session, None, placing.clone(), planned)?;
         let state = |size: usize| State::zeros(cache, &[rows, size]);
         let caches = config.layers.iter().map(|_| Ok([state(config.head)?, state(config.value_head)?]));
@@ -175,6 +188,8 @@ impl<'m> Sequences<'m> {
             slots: (0..most).map(|_| None).collect(),
             next: 0,
             last: None,
+            begun: None,
+            begins,
         })
     }
 
@@ -304,21 +319,88 @@ impl<'m> Sequences<'m> {
     /// Makes a token for each sequence, in one pass over the weights, and adds it. Sequences come in the order of their places; without
     /// any there are no tokens. Those that end have left when this returns.
     ///
+    /// Where every sampler is greedy, a GPU begins the step after this one before the tokens of this one are read. A sequence that is added
+    /// before that next step is not part of it: it gets its first token in the step after it.
+    ///
     /// # Errors
     /// [`Error::Sequence`] where a sequence has no next token ([`Error::NotANumber`], or [`Error::Sampler`] where its bias forbids every
     /// token); [`Error::Kiln`]. No token is added then: remove the sequence, or try again.
     pub fn step(&mut self) -> Result<Vec<Made>> {
         let row = |(slot, held): (usize, &Option<Sequence<'_>>)| {
-            let (token, before) = held.as_ref()?.tokens.split_last()?;
-            Some(Row { slot, token: *token, position: before.len() })
+            let sequence = held.as_ref()?;
+            let (token, before) = sequence.tokens.split_last()?;
+            Some((sequence.id, Row { slot, token: *token, position: before.len() }))
         };
-        let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
-        if rows.is_empty() {
-            return Ok(Vec::new());
+        let rows: Vec<(SequenceId, Row)> = self.slots.iter().enumerate().filter_map(row).collect();
+        let tokens = match self.begun(&rows)? {
+            Some(tokens) => tokens,
+            None if rows.is_empty() => Vec::new(),
+            None => {
+                let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+                let tokens = self.choose(&rows)?;
+                rows.into_iter().map(|row| row.slot).zip(tokens).collect()
+            }
+        };
+        Ok(tokens.into_iter().filter_map(|(slot, token)| self.advance(slot, token)).collect())
+    }
+
+    /// The next tokens of the sequences of the step that a GPU has begun, or begins now, with their slots. The step after it is begun before
+    /// they are read: the device has the tokens, so that it need not wait for the host. `None` if tokens have to be computed in another
+    /// way: after an error, which that way reports or recovers from, too.
+    fn begun(&mut self, rows: &[(SequenceId, Row)]) -> Result<Option<Vec<(usize, u32)>>> {
+        let is_greedy = |sequence: &Sequence<'_>| sequence.options.sampler.is_greedy();
+        let is_same = |(id, row): &(SequenceId, Row), (other, begun): &(SequenceId, Row)| {
+            (id, row.slot, row.position) == (other, begun.slot, begun.position)
+        };
+        let is_left = |begun: &(SequenceId, Row)| rows.iter().any(|row| is_same(row, begun));
+        let begun = match self.begun.take().filter(|begun| begun.rows.iter().any(is_left)) {
+            Some(begun) => begun,
+            None if rows.is_empty() || !self.begins || !self.slots.iter().flatten().all(is_greedy) => return Ok(None),
+            None => {
+                let graph = self.graph(rows.len())?;
+                match self.begin(graph, rows.to_vec(), None) {
+                    Some(begun) => begun,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let kept: Vec<bool> = begun.rows.iter().map(is_left).collect();
+        let left: Vec<_> = begun.rows.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(row, _)| *row).collect();
+        // A sequence that was added waits for the step after this.
+        let next = if left.len() == rows.len() { self.begin_after(&begun, &kept, &left) } else { None };
+        let Ok(tokens) = begun.arriving.arrive(&kept) else { return Ok(None) };
+        let of = |((sequence, row), chosen): ((SequenceId, Row), Result<u32>)| match chosen {
+            Ok(token) => Ok((row.slot, token)),
+            Err(source) => Err(Error::Sequence { sequence, source: Box::new(source) }),
+        };
+        let tokens: Vec<(usize, u32)> = left.into_iter().zip(tokens).map(of).collect::<Result<_>>()?;
+        self.begun = next;
+        Ok(Some(tokens))
+    }
+
+    /// Begins the step after one that is begun, for those of its sequences that are left, unless some end with this one.
+    fn begin_after(&mut self, begun: &Begun, kept: &[bool], left: &[(SequenceId, Row)]) -> Option<Begun> {
+        let context = self.layout.context;
+        let goes_on = |(_, row): &(SequenceId, Row)| {
+            let sequence = self.slots[row.slot].as_ref();
+            sequence.is_some_and(|sequence| sequence.left > 1 && sequence.tokens.len() + 1 < context)
+        };
+        // Fewer sequences may have a smaller graph.
+        let is_of_graph = self.rows_of_graph(left.len()) == self.graphs[begun.graph].rows();
+        if !is_of_graph || !left.iter().all(goes_on) {
+            return None;
         }
-        let tokens = self.choose(&rows)?;
-        let made = rows.iter().zip(tokens).filter_map(|(row, token)| self.advance(row.slot, token));
-        Ok(made.collect())
+        let next = |&(id, row): &(SequenceId, Row)| (id, Row { position: row.position + 1, ..row });
+        self.begin(begun.graph, left.iter().map(next).collect(), Some(begun.arriving.places(kept)))
+    }
+
+    /// Begins a step, as [`Rows::begin`] does.
+    fn begin(&mut self, graph: usize, rows: Vec<(SequenceId, Row)>, places: Option<Vec<usize>>) -> Option<Begun> {
+        self.last = Some(graph);
+        let of_rows: Vec<Row> = rows.iter().map(|(_, row)| *row).collect();
+        let arriving = self.graphs[graph].begin(&of_rows, places).ok().flatten();
+        self.begins = arriving.is_some();
+        arriving.map(|arriving| Begun { graph, rows, arriving })
     }
 
     /// How long each kernel ran of the last step, on the GPU that ran it.
@@ -393,9 +475,14 @@ impl<'m> Sequences<'m> {
         Some(made)
     }
 
+    /// The rows of the graph for this many sequences.
+    fn rows_of_graph(&self, sequences: usize) -> usize {
+        sequences.next_power_of_two().min(self.slots.len())
+    }
+
     /// The graph for this many sequences, recorded if it is not cached.
     fn graph(&mut self, sequences: usize) -> Result<usize> {
-        let rows = sequences.next_power_of_two().min(self.slots.len());
+        let rows = self.rows_of_graph(sequences);
         if let Some(at) = self.graphs.iter().position(|graph| graph.rows() == rows) {
             return Ok(at);
         }

@@ -44,6 +44,12 @@ fn sequences_come_and_go_while_others_go_on() {
 }
 
 #[test]
+fn greedy_sequences_begin_steps_ahead() {
+    let Some(engine) = engine() else { return };
+    several::greedy_steps_begin_ahead(&engine, true);
+}
+
+#[test]
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     let Some(engine) = engine() else { return };
     several::sequences_end_and_errors_name_them(&engine);

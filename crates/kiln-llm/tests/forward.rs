@@ -453,6 +453,11 @@ fn sequences_come_and_go_while_others_go_on() {
 }
 
 #[test]
+fn on_the_cpu_no_step_of_sequences_is_begun_ahead() {
+    several::greedy_steps_begin_ahead(&engine(), false);
+}
+
+#[test]
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     several::sequences_end_and_errors_name_them(&engine());
 }

@@ -44,13 +44,19 @@ fn engine_of(settings: impl Fn() -> EngineBuilder) -> Option<Engine> {
 #[test]
 fn several_sequences_together_get_the_tokens_of_each_alone() {
     let Some(engine) = engine() else { return };
-    several::together_is_as_alone(&engine, &[(LLAMA, DType::F16, &[3]), (GEMMA2, DType::F32, &[2])], 40);
+    several::together_is_as_alone(&engine, &[(LLAMA, DType::F16, &[0, 3]), (GEMMA2, DType::F32, &[2])], 40);
 }
 
 #[test]
 fn sequences_come_and_go_while_others_go_on() {
     let Some(engine) = engine() else { return };
     several::sequences_come_and_go(&engine, 40);
+}
+
+#[test]
+fn greedy_sequences_begin_steps_ahead() {
+    let Some(engine) = engine() else { return };
+    several::greedy_steps_begin_ahead(&engine, true);
 }
 
 #[test]

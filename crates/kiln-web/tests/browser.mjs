@@ -590,7 +590,7 @@ const tests = {
 
   async "a chat is answered in a worker, stopped, and said to be what it is"() {
     const page = await visitChat();
-    assert.match(await text(page, "status"), /random\.gguf is ready on .*swiftshader.*: llama, 95 thousand weights in 0\.3 MB/i);
+    assert.match(await text(page, "status"), /random\.gguf is ready on .*swiftshader.*: llama, 95 thousand weights in 0\.2 MB/i);
     await page.locator("details").first().locator("summary").click();
     await page.locator("#seed").fill("5");
     await page.locator("#maxTokens").fill("16");

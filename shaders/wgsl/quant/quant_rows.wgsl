@@ -5,14 +5,14 @@
 // LANES neighbouring invocations share four rows of w; each takes every LANES-th part of them, so that what is read of x
 // serves four rows, and every element of w serves ROWS rows of x. Pieces of x are copied to workgroup memory one at a time.
 //
-// One row of x is laid out as integers of 16 bits with a scale for each sixteen elements, in two bytes, which are multiplied
+// There x is laid out as integers of 16 bits with a scale for each sixteen elements, in two bytes, which are multiplied
 // with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements that are tiny, or
 // not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
-// products with the elements themselves.
+// products of that row with the elements themselves.
 //
-// With NORMED, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the root. Results whose
-// sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products x gamma that all
-// became zero though no factor is zero have no scale either.
+// With NORMED, which needs one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the
+// root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products
+// x gamma that all became zero though no factor is zero have no scale either.
 
 const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;
@@ -20,72 +20,14 @@ const LANES: u32 = ${LANES}u;
 const SLOTS: u32 = ${WORKGROUP}u / LANES;
 // Vectors of a row of x that are laid out at a time.
 const PIECE: u32 = 1024u / ROWS;
+// Sixteens of elements of a row that are laid out at a time.
+const SIXTEENS: u32 = PIECE / 4u;
 
-#if ROWS == 1
 var<workgroup> shared_vectors: array<vec4<f32>, ${WORKGROUP}u>;
-#else
-var<workgroup> shared_vectors: array<vec4<f32>, 1024u>;
-
-// Where a vector of a piece lies: neighbouring lanes, which are whole parts or blocks apart, meet in different banks.
-fn spread(at: u32) -> u32 {
-    let turn = at >> 3u;
-    return at ^ (((turn & 1u) * 6u) ^ (turn & 2u) ^ ((turn >> 2u) & 1u));
-}
-
-// Lays out `size` vectors of each row of x from vector `piece` on.
-fn lay_out(piece: u32, size: u32, vectors: u32, tile: u32, local: u32) {
-    workgroupBarrier();
-    for (var i = local; i < 1024u; i += ${WORKGROUP}u) {
-        let within = i % PIECE;
-        if within < size {
-            let row = row_of_x(tile, i / PIECE);
-            shared_vectors[i - within + spread(within)] = x[row * vectors + piece + within];
-        }
-    }
-    workgroupBarrier();
-}
-
-// Adds the products of four elements of each row of w, from their words, with those of x from vector `at` of the piece that is
-// laid out on.
-fn add(words: vec4<u32>, step: vec4<f32>, least: vec4<f32>, at: u32) {
-    let w0 = elements(words.x, step.x, least.x);
-    let w1 = elements(words.y, step.y, least.y);
-    let w2 = elements(words.z, step.z, least.z);
-    let w3 = elements(words.w, step.w, least.w);
-    let laid = spread(at);
-    for (var i = 0u; i < ROWS; i++) {
-        let v = shared_vectors[i * PIECE + laid];
-        let sum = sums[i];
-        sums[i] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
-    }
-}
-
-// Adds the products with part `part` of blocks `blocks_of`, one of each row of w, and x from vector `at` on.
-fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
-    let a = part_of(blocks_of.x, part);
-    let b = part_of(blocks_of.y, part);
-    let c = part_of(blocks_of.z, part);
-    let d = part_of(blocks_of.w, part);
-    let step = vec4<f32>(a.steps.x, b.steps.x, c.steps.x, d.steps.x);
-    let least = vec4<f32>(a.steps.y, b.steps.y, c.steps.y, d.steps.y);
-    add(vec4<u32>(a.low.x, b.low.x, c.low.x, d.low.x), step, least, at);
-    add(vec4<u32>(a.low.y, b.low.y, c.low.y, d.low.y), step, least, at + 1u);
-    add(vec4<u32>(a.low.z, b.low.z, c.low.z, d.low.z), step, least, at + 2u);
-    add(vec4<u32>(a.low.w, b.low.w, c.low.w, d.low.w), step, least, at + 3u);
-    let high_step = vec4<f32>(a.steps.z, b.steps.z, c.steps.z, d.steps.z);
-    let high_least = vec4<f32>(a.steps.w, b.steps.w, c.steps.w, d.steps.w);
-    let high_at = at + APART / 4u;
-    add(vec4<u32>(a.high.x, b.high.x, c.high.x, d.high.x), high_step, high_least, high_at);
-    add(vec4<u32>(a.high.y, b.high.y, c.high.y, d.high.y), high_step, high_least, high_at + 1u);
-    add(vec4<u32>(a.high.z, b.high.z, c.high.z, d.high.z), high_step, high_least, high_at + 2u);
-    add(vec4<u32>(a.high.w, b.high.w, c.high.w, d.high.w), high_step, high_least, high_at + 3u);
-}
-#endif
 
 // For each row of x its sums with four rows of w.
 var<private> sums: array<vec4<f32>, ROWS>;
 
-#if ROWS == 1
 #if NORMED
 // The sum of the squares of the elements that this invocation lays out, and those of the workgroup.
 var<private> squares: f32;
@@ -183,7 +125,7 @@ fn exact_product(begin: u32) -> f32 {
 #else
 // Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it is stored: a row after the other,
 // in little code, because hardly any workgroup runs it.
-fn add_elements(begin: vec4<u32>, lane: u32, row: u32) {
+fn add_elements(begin: vec4<u32>, lane: u32, row: u32, to: u32) {
     let x_begin = row * p.k_blocks * (LEN / 4u);
     for (var r = 0u; r < 4u; r++) {
         var sum = 0.0;
@@ -198,7 +140,7 @@ fn add_elements(begin: vec4<u32>, lane: u32, row: u32) {
                 sum = product(elements(w.high[j], w.steps.z, w.steps.w), x[at + APART / 4u + j], sum);
             }
         }
-        sums[0][r] = sum;
+        sums[to][r] = sum;
     }
 }
 #endif
@@ -217,7 +159,7 @@ var<workgroup> highs: array<vec4<u32>, ${WORKGROUP}u>;
 var<workgroup> lows: array<vec4<u32>, ${WORKGROUP}u>;
 var<workgroup> scales: array<vec2<u32>, ${WORKGROUP}u>;
 
-// Where sixteen elements of a piece lie: neighbouring lanes meet in different banks.
+// Where sixteen elements of a row of a piece lie: neighbouring lanes meet in different banks.
 fn spread(at: u32) -> u32 {
     return at ^ (7u * ((at >> 3u) & 1u));
 }
@@ -247,13 +189,13 @@ fn total(bytes: vec4<u32>) -> i32 {
         + (dot4I8Packed(bytes.z, ones) + dot4I8Packed(bytes.w, ones));
 }
 
-// Stores up to 1024 vectors of the row of x that begins at vector `first` as integers, from vector `piece` of it on; `size` of them are in
-// the row.
-fn lay_out(first: u32, piece: u32, size: u32, local: u32) {
+// Stores `size` vectors of each row of x, of `vectors` in all, as integers, from vector `piece` on.
+fn lay_out(piece: u32, size: u32, vectors: u32, tile: u32, local: u32) {
     workgroupBarrier();
-    let within = 4u * local;
-    if within < size {
-        let at = piece + within;
+    let sixteen = local % SIXTEENS;
+    if 4u * sixteen < size {
+        let first = row_of_x(tile, local / SIXTEENS) * vectors;
+        let at = piece + 4u * sixteen;
         var a = x[first + at];
         var b = x[first + at + 1u];
         var c = x[first + at + 2u];
@@ -283,7 +225,7 @@ fn lay_out(first: u32, piece: u32, size: u32, local: u32) {
         let id = rounded(d, over);
         let low = vec4<u32>(packed(ia), packed(ib), packed(ic), packed(id));
         let high = vec4<u32>(upper_bytes(ia), upper_bytes(ib), upper_bytes(ic), upper_bytes(id));
-        let to = spread(local);
+        let to = local - sixteen + spread(sixteen);
         highs[to] = high;
         lows[to] = low;
         let scale = bitcast<u32>(bitcast<f32>(most) / 32639.0);
@@ -300,8 +242,8 @@ struct Facing {
     total: i32,
 }
 
-fn facing(at: u32) -> Facing {
-    let to = spread(at);
+fn facing(row: u32, at: u32) -> Facing {
+    let to = row * SIXTEENS + spread(at);
     let scale = scales[to];
     return Facing(highs[to], lows[to], bitcast<f32>(scale.x), bitcast<i32>(scale.y));
 }
@@ -332,38 +274,38 @@ struct Four {
     d: Raw,
 }
 
-fn four_of(begin: vec4<u32>, i: u32) -> Four {
-    let at = begin + i / PARTS;
-    let part = i % PARTS;
+fn four_of(at: vec4<u32>, part: u32) -> Four {
     return Four(raw_of(at.x, part), raw_of(at.y, part), raw_of(at.z, part), raw_of(at.w, part));
 }
 
 // Adds the products of every LANES-th part of the rows that begin at these blocks, with the integers of x.
-fn add_parts(begin: vec4<u32>, lane: u32, row: u32, local: u32) {
+fn add_parts(begin: vec4<u32>, lane: u32, tile: u32, local: u32) {
     let vectors = p.k_blocks * (LEN / 4u);
-    var sum = vec4<f32>(0.0);
     for (var piece = 0u; piece < vectors; piece += PIECE) {
         let size = min(PIECE, vectors - piece);
-        lay_out(row * vectors, piece, size, local);
+        lay_out(piece, size, vectors, tile, local);
         for (var i = lane; i < size / 8u; i += LANES) {
             let part = i % PARTS;
-            let here = piece / 8u + i;
-            let at = begin + here / PARTS;
-            let w = four_of(begin, here);
+            let at = begin + (piece / 8u + i) / PARTS;
+            let raw = four_of(at, part);
+            let a = unpacked(raw.a, at.x, part);
+            let b = unpacked(raw.b, at.y, part);
+            let c = unpacked(raw.c, at.z, part);
+            let d = unpacked(raw.d, at.w, part);
             let meets = ((i / PARTS) * LEN + place(part)) / 16u;
-            let low = facing(meets);
-            let high = facing(meets + APART / 16u);
-            sum += vec4<f32>(
-                part_product(unpacked(w.a, at.x, part), low, high),
-                part_product(unpacked(w.b, at.y, part), low, high),
-                part_product(unpacked(w.c, at.z, part), low, high),
-                part_product(unpacked(w.d, at.w, part), low, high),
-            );
+            for (var row = 0u; row < ROWS; row++) {
+                let low = facing(row, meets);
+                let high = facing(row, meets + APART / 16u);
+                sums[row] += vec4<f32>(
+                    part_product(a, low, high),
+                    part_product(b, low, high),
+                    part_product(c, low, high),
+                    part_product(d, low, high),
+                );
+            }
         }
     }
-    sums[0] = sum;
 }
-#endif
 
 // The result at a place, from the product.
 fn result(product: f32, at: u32) -> f32 {
@@ -399,27 +341,14 @@ fn main(
     for (var i = 0u; i < ROWS; i++) {
         sums[i] = vec4<f32>(0.0);
     }
-#if ROWS == 1
-    let row_of_tile = row_of_x(tile, 0u);
-    add_parts(begin, lane, row_of_tile, local);
+    add_parts(begin, lane, tile, local);
 #if NORMED
     all_squares[local] = squares;
 #else
-    let exponents = bitcast<vec4<u32>>(sums[0]) & vec4<u32>(INFINITY_BITS);
-    if any(exponents == vec4<u32>(INFINITY_BITS)) {
-        add_elements(begin, lane, row_of_tile);
-    }
-#endif
-#else
-    let vectors = p.k_blocks * (LEN / 4u);
-    for (var piece = 0u; piece < vectors; piece += PIECE) {
-        let size = min(PIECE, vectors - piece);
-        lay_out(piece, size, vectors, tile, local);
-        let first_block = piece / (LEN / 4u);
-        for (var i = lane; i < size / 8u; i += LANES) {
-            let block = i / PARTS;
-            let part = i % PARTS;
-            add_part(begin + first_block + block, part, (block * LEN + place(part)) / 4u);
+    for (var i = 0u; i < ROWS; i++) {
+        let exponents = bitcast<vec4<u32>>(sums[i]) & vec4<u32>(INFINITY_BITS);
+        if any(exponents == vec4<u32>(INFINITY_BITS)) {
+            add_elements(begin, lane, row_of_x(tile, i), i);
         }
     }
 #endif
@@ -434,14 +363,12 @@ fn main(
                 some += shared_vectors[local + j];
             }
             shared_vectors[local] = some;
-#if ROWS == 1
 #if NORMED
             var part = 0.0;
             for (var j = lane; j < ${WORKGROUP}u; j += 8u) {
                 part += all_squares[j];
             }
             lows[local] = vec4<u32>(bitcast<u32>(part));
-#endif
 #endif
         }
         workgroupBarrier();
@@ -451,7 +378,6 @@ fn main(
             for (var j = 0u; j < 8u; j++) {
                 sum += shared_vectors[local + j];
             }
-#if ROWS == 1
 #if NORMED
             var all = 0.0;
             for (var j = 0u; j < 8u; j++) {
@@ -465,7 +391,6 @@ fn main(
                     sum[j] = exact_product(begin[j]);
                 }
             }
-#endif
 #endif
             let at = row * p.out_row + p.out_first + column;
             for (var j = 0u; j < 4u; j++) {

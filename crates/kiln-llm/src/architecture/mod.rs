@@ -31,7 +31,7 @@ pub(crate) use decoder::{Forward, Recorded, Scoring, Step};
 pub(crate) use modules::MODULES;
 pub(crate) use outcome::ArrivingToken;
 pub(crate) use rope::Rotation;
-pub(crate) use rows::{Copying, Layout, Row, Rows};
+pub(crate) use rows::{ArrivingRows, Copying, Layout, Row, Rows};
 pub use table::ModelKind;
 use table::encoder_named;
 pub(crate) use table::{Architecture, Caps, Gate, HeadNorms, Mixture, Norms, WindowRope, Windows, encoder_names};

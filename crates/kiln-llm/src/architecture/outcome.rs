@@ -70,8 +70,18 @@ impl Outcome {
     ) -> Result<Vec<Result<u32>>> {
         // On a GPU this is one submission with one wait.
         let results = batch.run_waiting(&self.greatest_wanted(), waiting).await?;
-        let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
-        Ok(rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect())
+        Ok(likeliest(&results, rows))
+    }
+
+    /// Begins an execution, and returns the results that [`likeliest`] takes as they arrive. The device also writes the likeliest token of
+    /// each row to the input `tokens`. `None` if nothing was computed: see [`Batch::begin_waiting`].
+    pub(super) async fn begin_likeliest(
+        &self,
+        batch: &mut Batch<'_>,
+        tokens: TensorId,
+        waiting: Waiting,
+    ) -> Result<Option<Arriving<Vec<Buffer>>>> {
+        Ok(batch.begin_waiting(&self.greatest_wanted(), [self.greatest, tokens], waiting).await?)
     }
 
     /// Begins an execution of a graph of one row, and returns the token of this choice as it arrives. The device also writes that token to
@@ -140,6 +150,12 @@ impl Outcome {
     }
 }
 
+/// The likeliest token of each of these rows, or an error if its logits are not numbers.
+pub(super) fn likeliest(results: &[Buffer], rows: &[usize]) -> Vec<Result<u32>> {
+    let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
+    rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect()
+}
+
 /// The token that a GPU chooses, on its way to the host.
 pub(crate) struct ArrivingToken {
     results: Arriving<Vec<Buffer>>,
@@ -178,11 +194,7 @@ impl ArrivingToken {
                 let token = results[results.len() - 1].as_data().u32()[0];
                 Ok(ChosenToken { token, candidates: Some(ranked) })
             }
-            None => {
-                let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
-                let token = checked(tokens[0], most[0], tokens[0])?;
-                Ok(ChosenToken { token, candidates: None })
-            }
+            None => Ok(ChosenToken { token: likeliest(&results, &[0]).remove(0)?, candidates: None }),
         }
     }
 }

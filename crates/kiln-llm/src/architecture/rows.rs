@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use kiln::graph::TensorId;
 use kiln::op::WriteRows;
-use kiln::waiting::{WAITING, wait};
-use kiln::{Batch, Data, Engine, Record, State};
+use kiln::waiting::{Arriving, WAITING, wait};
+use kiln::{Batch, Buffer, Data, Engine, Record, State};
 
 use super::Weights;
 use super::cached::{Cached, Each, Routes};
 use super::candidates::Ranked;
 use super::decoder::Inputs;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, likeliest};
 use crate::Result;
 use crate::config::Config;
 use crate::placement::Placing;
@@ -109,18 +109,28 @@ impl<'e> Rows<'e> {
 
     /// Sets the inputs, and returns the graph row of each token.
     fn set(&mut self, rows: &[Row]) -> Result<Vec<usize>> {
+        // Without routes row i belongs to slot i.
+        let place = |(i, row): (usize, &Row)| if self.each.routes.is_some() { i } else { row.slot };
+        let places: Vec<usize> = rows.iter().enumerate().map(place).collect();
+        let mut tokens = vec![0; self.rows];
+        for (&at, row) in places.iter().zip(rows) {
+            tokens[at] = row.token;
+        }
+        self.batch.set_data(self.tokens, Data::U32(&tokens))?;
+        self.set_places(rows, &places)?;
+        Ok(places)
+    }
+
+    /// Sets the inputs except the tokens, given the graph row of each.
+    fn set_places(&mut self, rows: &[Row], places: &[usize]) -> Result<()> {
         let Self { rows: all, heads, layout, each, .. } = *self;
         let Layout { slots, kv_heads, .. } = layout;
-        // Without routes row i belongs to slot i.
-        let place = |(i, row): (usize, &Row)| if each.routes.is_some() { i } else { row.slot };
-        let places: Vec<usize> = rows.iter().enumerate().map(place).collect();
-        let (mut tokens, mut of_queries, mut of_keys) = (vec![0; all], vec![0; all * heads], vec![0; all * kv_heads]);
+        let (mut of_queries, mut of_keys) = (vec![0; all * heads], vec![0; all * kv_heads]);
         let mut written = vec![WriteRows::SKIPPED; all * kv_heads];
         let (mut positions, mut lengths) = (vec![0; slots], vec![0; slots]);
         let (mut to_slots, mut to_rows) = (vec![0; slots], vec![0; all]);
         for (&at, row) in places.iter().zip(rows) {
             let position = row.position as u32;
-            tokens[at] = row.token;
             of_queries[at * heads..][..heads].fill(position);
             of_keys[at * kv_heads..][..kv_heads].fill(position);
             for (to, cached) in written[at * kv_heads..].iter_mut().zip(layout.of(row.slot, row.position)) {
@@ -132,7 +142,6 @@ impl<'e> Rows<'e> {
             to_rows[at] = row.slot as u32;
         }
         let mut set = |id: TensorId, data: &[u32]| self.batch.set_data(id, Data::U32(data));
-        set(self.tokens, &tokens)?;
         set(each.of_queries, &of_queries)?;
         set(each.of_keys, &of_keys)?;
         set(each.written, &written)?;
@@ -142,7 +151,22 @@ impl<'e> Rows<'e> {
             set(routes.to_slots, &to_slots)?;
             set(routes.to_rows, &to_rows)?;
         }
-        Ok(places)
+        Ok(())
+    }
+
+    /// Begins to add the tokens to the caches and to choose the likeliest token after each. If `places` are given, which were those of the
+    /// last execution and begun in this way, the tokens are its results, and it may still run. `None` if nothing was computed: see
+    /// [`Batch::begin_waiting`].
+    pub(crate) fn begin(&mut self, rows: &[Row], places: Option<Vec<usize>>) -> Result<Option<ArrivingRows>> {
+        let places = match places {
+            Some(places) => {
+                self.set_places(rows, &places)?;
+                places
+            }
+            None => self.set(rows)?,
+        };
+        let begun = wait(self.outcome.begin_likeliest(&mut self.batch, self.tokens, WAITING))?;
+        Ok(begun.map(|results| ArrivingRows { places, results }))
     }
 
     /// Adds the tokens to the caches, and returns the likeliest token after each, or an error if its logits are not
@@ -162,6 +186,32 @@ impl<'e> Rows<'e> {
     pub(crate) fn logits(&mut self, rows: &[Row]) -> Result<(Vec<f32>, Vec<usize>)> {
         let places = self.set(rows)?;
         Ok((wait(self.outcome.logits(&mut self.batch, WAITING))?, places))
+    }
+}
+
+/// The likeliest tokens after rows of a graph, on their way to the host.
+pub(crate) struct ArrivingRows {
+    /// The graph row of each.
+    places: Vec<usize>,
+    results: Arriving<Vec<Buffer>>,
+}
+
+impl ArrivingRows {
+    /// The graph rows of those of the rows that `is_kept` says by their number.
+    pub(crate) fn places(&self, is_kept: &[bool]) -> Vec<usize> {
+        self.places.iter().zip(is_kept).filter(|(_, is_kept)| **is_kept).map(|(&place, _)| place).collect()
+    }
+
+    /// Waits for the tokens of the same rows; for each an error if its logits are not numbers.
+    pub(crate) fn arrive(self, is_kept: &[bool]) -> Result<Vec<Result<u32>>> {
+        let places = self.places(is_kept);
+        Ok(likeliest(&wait(self.results)?, &places))
+    }
+}
+
+impl std::fmt::Debug for ArrivingRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ArrivingRows").field("places", &self.places).finish_non_exhaustive()
     }
 }
 

@@ -145,6 +145,39 @@ pub(crate) fn sequences_come_and_go(engine: &Engine, longest: u32) {
     }
 }
 
+/// That the next step of greedy sequences is begun ahead if the engine `begins` steps: one that is added then waits for the step after it.
+pub(crate) fn greedy_steps_begin_ahead(engine: &Engine, begins: bool) {
+    let (model, cache) = (load(engine, LLAMA, "ahead"), DType::F16);
+    let greedy = || going_on(Sampler::greedy(), 6);
+    let mut sequences = model.sequences(options(3, cache)).unwrap();
+    let first = sequences.add(&[1, 6], greedy()).unwrap();
+    let mut made = sequences.step().unwrap();
+    let second = sequences.add(&[2, 7, 5], greedy()).unwrap();
+    let mut step = |sequences: &mut Sequences<'_>| {
+        let new = sequences.step().unwrap();
+        let ids: Vec<SequenceId> = new.iter().map(|made| made.sequence).collect();
+        made.extend(new);
+        ids
+    };
+    assert_eq!(step(&mut sequences), if begins { vec![first] } else { vec![first, second] });
+    assert_eq!(step(&mut sequences), [first, second]);
+    // A drawn token is not begun, nor is the step after it.
+    let drawn = Sampler { temperature: 1.5, seed: 3, ..Sampler::default() };
+    let third = sequences.add(&[4], going_on(drawn.clone(), 2)).unwrap();
+    assert_eq!(step(&mut sequences), if begins { vec![first, second] } else { vec![first, second, third] });
+    while !sequences.is_empty() {
+        step(&mut sequences);
+    }
+    let mut session = session(&model, cache);
+    for (id, prompt, sampler, count) in [
+        (first, &[1, 6][..], Sampler::greedy(), 6),
+        (second, &[2, 7, 5], Sampler::greedy(), 6),
+        (third, &[4], drawn, 2),
+    ] {
+        assert_eq!(of(&made, id), alone(&mut session, prompt, &sampler, count), "{} tokens", prompt.len());
+    }
+}
+
 /// That sequences end for the reasons that there are, and what is wrong with one is said of it and changes nothing.
 pub(crate) fn sequences_end_and_errors_name_them(engine: &Engine) {
     let model = load(engine, LLAMA, "ends");
