@@ -53,8 +53,10 @@ fn inverse_deviation(squares: f32, count: u32, scale: Scale, greatest: u32) -> f
 #endif
 }
 
-// ((x inverse) back) gamma. Factors above 1 come before what a device may take for zero, others after it.
+// ((x inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^60 on with `back`; others after it.
 fn weighed(x: F, inverse: f32, back: f32, gamma: F) -> F {
-    let early = (abs(gamma) >= F(1.0)) & (abs(gamma) < F(1152921504606846976.0));
-    return ((x * select(F(inverse), inverse * gamma, early)) * back) * select(gamma, F(1.0), early);
+    let huge = abs(gamma) >= F(1152921504606846976.0);
+    let early = (abs(gamma) >= F(1.0)) & !huge;
+    let first = select(F(inverse), inverse * gamma, early);
+    return ((x * first) * select(F(back), back * gamma, huge)) * select(gamma, F(1.0), early | huge);
 }

@@ -62,10 +62,12 @@ fn rescaled(v: vec4<f32>, is_large: bool, is_small: bool) -> vec4<f32> {
     return v * select(1.0, 8.077935669463161e-28, is_large);
 }
 
-// ((v inverse) back) gamma. Factors above 1 come before what a device may take for zero, others after it.
+// ((v inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^60 on with `back`; others after it.
 fn weighed(v: vec4<f32>, inverse: f32, back: f32, gamma: vec4<f32>) -> vec4<f32> {
-    let early = (abs(gamma) >= vec4<f32>(1.0)) & (abs(gamma) < vec4<f32>(1152921504606846976.0));
-    return ((v * select(vec4<f32>(inverse), inverse * gamma, early)) * back) * select(gamma, vec4<f32>(1.0), early);
+    let huge = abs(gamma) >= vec4<f32>(1152921504606846976.0);
+    let early = (abs(gamma) >= vec4<f32>(1.0)) & !huge;
+    let first = select(vec4<f32>(inverse), inverse * gamma, early);
+    return ((v * first) * select(vec4<f32>(back), back * gamma, huge)) * select(gamma, vec4<f32>(1.0), early | huge);
 }
 
 // The product of the normalised row with a row of w that begins at a block, element by element: hardly any invocation runs it.
