@@ -114,9 +114,9 @@ struct Cooperative {
     slice: usize,
 }
 
-/// Minimum rows of x and of weights for which tiles of cooperative matrices take less time than those of f32. Measured
-/// on an H100.
-const MANY: usize = 32;
+/// Maximum rows of x for which lanes take less time than tiles. Measured on an H200 with a model of 8 billion weights.
+const FEW: usize = 32;
+/// Minimum rows of weights for which tiles of cooperative matrices take less time than those of f32. Measured on an H100.
 const WIDE: usize = 256;
 
 impl Cooperative {
@@ -126,7 +126,7 @@ impl Cooperative {
     /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if tiles of f32 take
     /// less time. `splits` says whether k may be divided.
     fn new(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
-        if !target.is_cooperative() || m < MANY || n < WIDE || k == 0 {
+        if !target.is_cooperative() || m <= FEW || n < WIDE || k == 0 {
             return None;
         }
         let passes = if target.rounds() { 1 } else { 3 };
@@ -152,7 +152,7 @@ const BUSY: usize = 256;
 /// The kernel of every device for `m` rows of x, `n` of the weights and `k` elements in each.
 fn way(m: usize, n: usize, k: usize) -> Way {
     let tiles = |tall: usize| m.div_ceil(16 * tall) * n.div_ceil(64);
-    if m > 8 {
+    if m > FEW {
         // Tall tiles read the weights less often, but only many of them use the whole device. If there are few tiles of
         // any height, lanes are faster, because many share a row.
         let fits = |tall: usize| m > 8 * tall && tiles(tall) >= BUSY;
@@ -163,8 +163,13 @@ fn way(m: usize, n: usize, k: usize) -> Way {
             return Way::Tiles { tall: 2 };
         }
     }
-    let rows = m.clamp(1, 8).next_power_of_two();
-    Way::Rows { rows, lanes: lanes(rows, m.div_ceil(rows), n, k) }
+    // Each row of the weights is decoded once for a tile of x: fewer rows of x take more work, but more workgroups.
+    let of = |rows: usize| (rows, lanes(rows, m.div_ceil(rows), n, k));
+    let is_busy = |&(rows, lanes): &(usize, usize)| m.div_ceil(rows) * n.div_ceil(1024 / lanes) >= BUSY / 2;
+    let most = m.clamp(1, 8).next_power_of_two();
+    let (rows, lanes) =
+        [8, 4].into_iter().filter(|&rows| rows <= most).map(of).find(is_busy).unwrap_or(of(most.min(2)));
+    Way::Rows { rows, lanes }
 }
 
 /// The number of lanes that share rows of the weights, `n` of `k` elements, if `down` groups of `rows` rows of x are
@@ -402,10 +407,14 @@ mod tests {
         // No more lanes than parts in a piece of x.
         assert_eq!(way(2, 4096, 4096), Way::Rows { rows: 2, lanes: 64 });
         assert_eq!(way(3, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
-        assert_eq!(way(8, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
-        // Many rows with few weights use lanes until there are enough tiles.
+        // Fewer rows at a time if that keeps more of the device busy.
+        assert_eq!(way(8, 14_336, 4096), Way::Rows { rows: 8, lanes: 16 });
+        assert_eq!(way(8, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
+        assert_eq!(way(8, 1024, 4096), Way::Rows { rows: 2, lanes: 64 });
         assert_eq!(way(32, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
-        assert_eq!(way(32, 28_672, 8192), Way::Tiles { tall: 2 });
+        // Many rows with few weights use lanes until there are enough tiles.
+        assert_eq!(way(33, 1024, 8192), Way::Rows { rows: 4, lanes: 32 });
+        assert_eq!(way(33, 4096, 8192), Way::Tiles { tall: 2 });
         assert_eq!(way(64, 28_672, 8192), Way::Tiles { tall: 4 });
         assert_eq!(way(512, 4096, 4096), Way::Tiles { tall: 8 });
         assert_eq!(way(4096, 4096, 4096), Way::Tiles { tall: 8 });
@@ -421,10 +430,10 @@ mod tests {
         assert_eq!(of(512, 14_336, 4096), three(1, 128));
         // Few tiles: k is divided, down to sixteen slices, and the last part is what is left.
         assert_eq!(of(512, 4096, 4096), three(2, 64));
-        assert_eq!(of(32, 256, 4096), three(8, 16));
-        assert_eq!(of(32, 256, 1056), three(2, 17));
+        assert_eq!(of(33, 256, 4096), three(8, 16));
+        assert_eq!(of(33, 256, 1056), three(2, 17));
         assert_eq!(Cooperative::new(&contract, [512, 4096, 4096], false), three(1, 128), "pieces of the weights");
-        for [m, n, k] in [[31, 4096, 4096], [512, 255, 4096], [512, 4096, 0]] {
+        for [m, n, k] in [[FEW, 4096, 4096], [512, 255, 4096], [512, 4096, 0]] {
             assert_eq!(of(m, n, k), None, "{m} x {n} x {k}");
         }
         let few = target(false, Precision::Bf16);
