@@ -407,7 +407,7 @@ impl<D: Driver> GraphRunner<D> {
 
     /// Computes these tensors, and begins to read them: the future that it returns waits for them, and not for later executions.
     /// The result `feed[0]` is written to the memory of the input `feed[1]`, so that the next execution finds it there. `None` if the
-    /// device cannot do this; then nothing was computed.
+    /// device cannot do this, or times kernels; then nothing was computed.
     ///
     /// # Errors
     /// The errors of [`GraphRunner::execute`].
@@ -418,7 +418,7 @@ impl<D: Driver> GraphRunner<D> {
         feed: [TensorId; 2],
         waiting: Waiting,
     ) -> Result<Option<Arriving<Vec<Buffer>>>> {
-        if !D::BEGINS {
+        if !D::BEGINS || self.device.is_profiling() {
             return Ok(None);
         }
         self.begin_execution();

@@ -319,8 +319,9 @@ impl<'m> Sequences<'m> {
     /// Makes a token for each sequence, in one pass over the weights, and adds it. Sequences come in the order of their places; without
     /// any there are no tokens. Those that end have left when this returns.
     ///
-    /// Where every sampler is greedy, a GPU begins the step after this one before the tokens of this one are read. A sequence that is added
-    /// before that next step is not part of it: it gets its first token in the step after it.
+    /// Where every sampler is greedy, and one GPU runs all layers and does not time kernels, it begins the step after this one before the
+    /// tokens of this one are read. A sequence that is added before that next step is not part of it: it gets its first token in the step
+    /// after it.
     ///
     /// # Errors
     /// [`Error::Sequence`] where a sequence has no next token ([`Error::NotANumber`], or [`Error::Sampler`] where its bias forbids every
@@ -349,11 +350,12 @@ impl<'m> Sequences<'m> {
     /// way: after an error, which that way reports or recovers from, too.
     fn begun(&mut self, rows: &[(SequenceId, Row)]) -> Result<Option<Vec<(usize, u32)>>> {
         let is_greedy = |sequence: &Sequence<'_>| sequence.options.sampler.is_greedy();
+        // The same sequence has the same token at the same position.
         let is_same = |(id, row): &(SequenceId, Row), (other, begun): &(SequenceId, Row)| {
             (id, row.slot, row.position) == (other, begun.slot, begun.position)
         };
-        let is_left = |begun: &(SequenceId, Row)| rows.iter().any(|row| is_same(row, begun));
-        let begun = match self.begun.take().filter(|begun| begun.rows.iter().any(is_left)) {
+        let is_present = |begun: &(SequenceId, Row)| rows.iter().any(|row| is_same(row, begun));
+        let begun = match self.begun.take().filter(|begun| begun.rows.iter().any(is_present)) {
             Some(begun) => begun,
             None if rows.is_empty() || !self.begins || !self.slots.iter().flatten().all(is_greedy) => return Ok(None),
             None => {
@@ -364,34 +366,34 @@ impl<'m> Sequences<'m> {
                 }
             }
         };
-        let kept: Vec<bool> = begun.rows.iter().map(is_left).collect();
-        let left: Vec<_> = begun.rows.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(row, _)| *row).collect();
+        let kept: Vec<bool> = begun.rows.iter().map(is_present).collect();
+        let present: Vec<_> = begun.rows.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(row, _)| *row).collect();
         // A sequence that was added waits for the step after this.
-        let next = if left.len() == rows.len() { self.begin_after(&begun, &kept, &left) } else { None };
+        let next = if present.len() == rows.len() { self.begin_after(&begun, &kept, &present) } else { None };
         let Ok(tokens) = begun.arriving.arrive(&kept) else { return Ok(None) };
         let of = |((sequence, row), chosen): ((SequenceId, Row), Result<u32>)| match chosen {
             Ok(token) => Ok((row.slot, token)),
             Err(source) => Err(Error::Sequence { sequence, source: Box::new(source) }),
         };
-        let tokens: Vec<(usize, u32)> = left.into_iter().zip(tokens).map(of).collect::<Result<_>>()?;
+        let tokens: Vec<(usize, u32)> = present.into_iter().zip(tokens).map(of).collect::<Result<_>>()?;
         self.begun = next;
         Ok(Some(tokens))
     }
 
-    /// Begins the step after one that is begun, for those of its sequences that are left, unless some end with this one.
-    fn begin_after(&mut self, begun: &Begun, kept: &[bool], left: &[(SequenceId, Row)]) -> Option<Begun> {
+    /// Begins the step after one that is begun, for those of its sequences that are still present, unless some end with this one.
+    fn begin_after(&mut self, begun: &Begun, kept: &[bool], present: &[(SequenceId, Row)]) -> Option<Begun> {
         let context = self.layout.context;
         let goes_on = |(_, row): &(SequenceId, Row)| {
             let sequence = self.slots[row.slot].as_ref();
             sequence.is_some_and(|sequence| sequence.left > 1 && sequence.tokens.len() + 1 < context)
         };
         // Fewer sequences may have a smaller graph.
-        let is_of_graph = self.rows_of_graph(left.len()) == self.graphs[begun.graph].rows();
-        if !is_of_graph || !left.iter().all(goes_on) {
+        let is_of_graph = self.rows_of_graph(present.len()) == self.graphs[begun.graph].rows();
+        if !is_of_graph || !present.iter().all(goes_on) {
             return None;
         }
         let next = |&(id, row): &(SequenceId, Row)| (id, Row { position: row.position + 1, ..row });
-        self.begin(begun.graph, left.iter().map(next).collect(), Some(begun.arriving.places(kept)))
+        self.begin(begun.graph, present.iter().map(next).collect(), Some(begun.arriving.places(kept)))
     }
 
     /// Begins a step, as [`Rows::begin`] does.

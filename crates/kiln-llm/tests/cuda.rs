@@ -50,6 +50,12 @@ fn greedy_sequences_begin_steps_ahead() {
 }
 
 #[test]
+fn sequences_leave_while_a_step_is_under_way() {
+    let Some(engine) = engine() else { return };
+    several::steps_outlive_their_sequences(&engine);
+}
+
+#[test]
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     let Some(engine) = engine() else { return };
     several::sequences_end_and_errors_name_them(&engine);

@@ -458,6 +458,11 @@ fn on_the_cpu_no_step_of_sequences_is_begun_ahead() {
 }
 
 #[test]
+fn sequences_leave_while_a_step_is_under_way() {
+    several::steps_outlive_their_sequences(&engine());
+}
+
+#[test]
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     several::sequences_end_and_errors_name_them(&engine());
 }

@@ -11,7 +11,7 @@ use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::{Backend, DType, Engine, EngineBuilder};
 #[cfg(feature = "program")]
 use kiln_llm::{DeviceLayers, ModelOutline};
-use kiln_llm::{Error, Model, Sampler, SessionOptions};
+use kiln_llm::{Error, Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
 use pollster::block_on;
 use support::random_model::{GEMMA2, LLAMA, RandomModel};
 use support::{divided, placed, several};
@@ -57,6 +57,12 @@ fn sequences_come_and_go_while_others_go_on() {
 fn greedy_sequences_begin_steps_ahead() {
     let Some(engine) = engine() else { return };
     several::greedy_steps_begin_ahead(&engine, true);
+}
+
+#[test]
+fn sequences_leave_while_a_step_is_under_way() {
+    let Some(engine) = engine() else { return };
+    several::steps_outlive_their_sequences(&engine);
 }
 
 #[test]
@@ -263,6 +269,11 @@ fn the_kernels_of_a_token_are_timed() {
             Err(Error::Kiln(kiln::Error::Unavailable { .. })) if !timed => {}
             other => panic!("{timed}: {other:?}"),
         }
+        let mut sequences = model.sequences(SequencesOptions::default()).unwrap();
+        sequences.add(&[1, 2], SequenceOptions::default()).unwrap();
+        (0..2).for_each(|_| drop(sequences.step().unwrap()));
+        let profile = sequences.profile();
+        assert_eq!(profile.as_ref().is_ok_and(|profile| profile.kernels.len() > 20), timed, "{profile:?}");
     }
     std::fs::remove_file(path).unwrap();
 }

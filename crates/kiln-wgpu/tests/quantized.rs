@@ -77,8 +77,8 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
     let (sample, mut sizes) = (kiln_device::conformance::sample().min(11), 0..);
     for format in QuantFormat::ALL {
         let len = format.block_len();
-        // Rows by lanes, with more lanes for fewer weights; several rows, in one piece and in several; tiles of every
-        // height. None is a multiple of the results of a workgroup.
+        // Rows by lanes, with more lanes for fewer weights; several rows, two, four and eight at a time, in one piece and in
+        // several; tiles of every height. None is a multiple of the results of a workgroup.
         for (m, n, k) in [
             (1, 9, 8 * len),
             (1, 1025, 1024),
@@ -87,8 +87,8 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
             (1, 5, 16_384 + 256),
             (2, 37, 4096 + 256),
             (3, 41, 2048 + 256),
-            (7, 53, 1024 + 256),
-            (8, 130, 512),
+            (30, 500, 1024 + 256),
+            (29, 2000, 512 + 256),
             (21, 33, 256),
             (35, 63 * 64 + 3, 3 * len),
             (35, 255 * 64 + 1, len),
@@ -101,7 +101,13 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
             // Quantising takes longest here, so 61 rows of weights are repeated.
             let few = encoded(format, &random.uniforms(61 * k, -1.0, 1.0));
             let w: Vec<u8> = few.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect();
-            let x = random.uniforms(m * k, -1.0, 1.0);
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            if m > 8 && !in_tiles {
+                // Rows that have no integers.
+                x[k + 5] = f32::INFINITY;
+                x[2 * k..3 * k].iter_mut().for_each(|x| *x *= 1e-30);
+                x[7 * k + 40] = f32::NAN;
+            }
             let mut decoded = vec![0.0; n * k];
             format.decode(&w, &mut decoded).unwrap();
             let (input, weights) = (Buffer::F32(x.clone()), Buffer::Blocks(format, w));
@@ -128,8 +134,9 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
                 };
                 let sixteens = x[i * k..(i + 1) * k].chunks(16).zip(decoded[j * k..(j + 1) * k].chunks(16));
                 let rounded = if in_tiles { 0.0 } else { sixteens.map(rounding).sum() };
+                let is_special = !sum.is_finite() && (f64::from(got[at]) == sum || got[at].is_nan() && sum.is_nan());
                 assert!(
-                    off <= magnitude * f64::powi(2.0, -20) + rounded,
+                    is_special || off <= magnitude * f64::powi(2.0, -20) + rounded,
                     "{} {m} x {n} x {k}: element {i}, {j} is {}, exact {sum}",
                     format.name(),
                     got[at]

@@ -53,9 +53,9 @@ fn inverse_deviation(squares: f32, count: u32, scale: Scale, greatest: u32) -> f
 #endif
 }
 
-// ((x inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^60 on with `back`; others after it.
+// ((x inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^30 on with `back`; others after it.
 fn weighed(x: F, inverse: f32, back: f32, gamma: F) -> F {
-    let huge = abs(gamma) >= F(1152921504606846976.0);
+    let huge = abs(gamma) >= F(1073741824.0);
     let early = (abs(gamma) >= F(1.0)) & !huge;
     let first = select(F(inverse), inverse * gamma, early);
     return ((x * first) * select(F(back), back * gamma, huge)) * select(gamma, F(1.0), early | huge);

@@ -12,7 +12,7 @@
 //
 // With NORMED, which needs one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the
 // root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products
-// x gamma that all became zero though no factor is zero have no scale either.
+// x gamma that all became zero, though both factors of one are not, have no scale either.
 
 const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;
@@ -62,9 +62,9 @@ fn rescaled(v: vec4<f32>, is_large: bool, is_small: bool) -> vec4<f32> {
     return v * select(1.0, 8.077935669463161e-28, is_large);
 }
 
-// ((v inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^60 on with `back`; others after it.
+// ((v inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^30 on with `back`; others after it.
 fn weighed(v: vec4<f32>, inverse: f32, back: f32, gamma: vec4<f32>) -> vec4<f32> {
-    let huge = abs(gamma) >= vec4<f32>(1152921504606846976.0);
+    let huge = abs(gamma) >= vec4<f32>(1073741824.0);
     let early = (abs(gamma) >= vec4<f32>(1.0)) & !huge;
     let first = select(vec4<f32>(inverse), inverse * gamma, early);
     return ((v * first) * select(vec4<f32>(back), back * gamma, huge)) * select(gamma, vec4<f32>(1.0), early | huge);
@@ -116,8 +116,8 @@ fn exact_product(begin: u32) -> f32 {
             sum = product(elements(w.low[j], w.steps.x, w.steps.y), v, sum);
         }
         for (var j = 0u; j < 4u; j++) {
-            let place = at + APART / 4u + j;
-            let v = weighed(rescaled(x[place], is_large, is_small), inverse, back, more[place]);
+            let far = at + APART / 4u + j;
+            let v = weighed(rescaled(x[far], is_large, is_small), inverse, back, more[far]);
             sum = product(elements(w.high[j], w.steps.z, w.steps.w), v, sum);
         }
         total += sum;

@@ -154,9 +154,9 @@ impl<'e> Rows<'e> {
         Ok(())
     }
 
-    /// Begins to add the tokens to the caches and to choose the likeliest token after each. If `places` are given, which were those of the
-    /// last execution and begun in this way, the tokens are its results, and it may still run. `None` if nothing was computed: see
-    /// [`Batch::begin_waiting`].
+    /// Begins to add the tokens to the caches and to choose the likeliest token after each. With `places`, the tokens are the results of the
+    /// last execution, which this function began and which may still run; `places` are the graph rows of the same sequences in it, and
+    /// [`Row::token`] is not read. `None` if nothing was computed: see [`Batch::begin_waiting`].
     pub(crate) fn begin(&mut self, rows: &[Row], places: Option<Vec<usize>>) -> Result<Option<ArrivingRows>> {
         let places = match places {
             Some(places) => {
@@ -197,12 +197,12 @@ pub(crate) struct ArrivingRows {
 }
 
 impl ArrivingRows {
-    /// The graph rows of those of the rows that `is_kept` says by their number.
+    /// The graph rows of the kept rows.
     pub(crate) fn places(&self, is_kept: &[bool]) -> Vec<usize> {
         self.places.iter().zip(is_kept).filter(|(_, is_kept)| **is_kept).map(|(&place, _)| place).collect()
     }
 
-    /// Waits for the tokens of the same rows; for each an error if its logits are not numbers.
+    /// Waits for the tokens of the kept rows; for each an error if its logits are not numbers.
     pub(crate) fn arrive(self, is_kept: &[bool]) -> Result<Vec<Result<u32>>> {
         let places = self.places(is_kept);
         Ok(likeliest(&wait(self.results)?, &places))

@@ -178,6 +178,39 @@ pub(crate) fn greedy_steps_begin_ahead(engine: &Engine, begins: bool) {
     }
 }
 
+/// That sequences may leave, and others take their places, while a step for them is under way.
+pub(crate) fn steps_outlive_their_sequences(engine: &Engine) {
+    let (model, cache) = (load(engine, LLAMA, "outlive"), DType::F16);
+    let prompts = prompts(40);
+    let mut session = session(&model, cache);
+    // With fewer rows than places, and with as many.
+    for most in [8, 4] {
+        let mut sequences = model.sequences(options(most, cache)).unwrap();
+        let greedy = |most| going_on(Sampler::greedy(), most);
+        let add = |sequences: &mut Sequences<'_>, at: usize, most: usize| {
+            (sequences.add(&prompts[at], greedy(most)).unwrap(), at)
+        };
+        let mut known: Vec<(SequenceId, usize)> = (0..4).map(|at| add(&mut sequences, at, 12)).collect();
+        let mut made: Vec<Made> = (0..2).flat_map(|_| sequences.step().unwrap()).collect();
+        sequences.remove(known[1].0).unwrap();
+        let three = [known[0].0, known[2].0, known[3].0];
+        for _ in 0..2 {
+            let new = sequences.step().unwrap();
+            assert_eq!(new.iter().map(|made| made.sequence).collect::<Vec<_>>(), three, "{most} places");
+            made.extend(new);
+        }
+        sequences.remove(known[3].0).unwrap();
+        // A longer and a shorter prompt than those that had the places.
+        known.extend([(6, 5), (5, 7)].map(|(at, most)| add(&mut sequences, at, most)));
+        made.extend(sequences.steps().map(Result::unwrap));
+        for (number, (id, at)) in known.into_iter().enumerate() {
+            let count = [12, 2, 12, 4, 5, 7][number];
+            let expected = alone(&mut session, &prompts[at], &Sampler::greedy(), count);
+            assert_eq!(of(&made, id), expected, "{most} places, sequence {number}");
+        }
+    }
+}
+
 /// That sequences end for the reasons that there are, and what is wrong with one is said of it and changes nothing.
 pub(crate) fn sequences_end_and_errors_name_them(engine: &Engine) {
     let model = load(engine, LLAMA, "ends");

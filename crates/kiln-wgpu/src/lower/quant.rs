@@ -179,7 +179,7 @@ pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     let most = parts(k).min(128 / rows);
     // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups, which lay out x more often. Measured
     // for one row on an H100 and an H200: 64 are faster than 16, 32 and 128 for 4096 x 4096 to 14336 of Q4_K and Q6_K, and 16 for the 128 256
-    // rows of a vocabulary.
+    // rows of a vocabulary: fewer than 64 where they still are 7 workgroups for each of 256.
     let (least, enough) = if rows == 1 { (64, BUSY / 2) } else { (32, 3 * BUSY) };
     let plenty = if rows == 1 { 7 * BUSY } else { usize::MAX };
     let few = |lanes: usize| {
@@ -404,6 +404,7 @@ mod tests {
         assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 128 });
         assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
         assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });
+        assert_eq!(way(1, 128_256, 4096), Way::Rows { rows: 1, lanes: 16 });
         // No more lanes than parts in a piece of x.
         assert_eq!(way(2, 4096, 4096), Way::Rows { rows: 2, lanes: 64 });
         assert_eq!(way(3, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
@@ -412,6 +413,9 @@ mod tests {
         assert_eq!(way(8, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
         assert_eq!(way(8, 1024, 4096), Way::Rows { rows: 2, lanes: 64 });
         assert_eq!(way(32, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
+        // Of the test of every size.
+        assert_eq!(way(30, 500, 1280), Way::Rows { rows: 4, lanes: 32 });
+        assert_eq!(way(29, 2000, 768), Way::Rows { rows: 8, lanes: 16 });
         // Many rows with few weights use lanes until there are enough tiles.
         assert_eq!(way(33, 1024, 8192), Way::Rows { rows: 4, lanes: 32 });
         assert_eq!(way(33, 4096, 8192), Way::Tiles { tall: 2 });
