@@ -82,6 +82,17 @@ fn norms_of_any_magnitude() {
 }
 
 #[test]
+fn norms_of_small_rows_with_large_gammas() {
+    let Some(backend) = backend() else { return };
+    let spread = Random::new(4).uniforms(400, 0.5, 1.0);
+    let scaled = |by: f32, n: usize| spread[..n].iter().map(|v| v * by).collect::<Vec<f32>>();
+    for (x, gamma, eps) in [(9e-13, 1e18, 1e-12), (9e-13, 1e8, 1e-12), (1e-30, 1e37, 1e-12), (1e-30, 1e25, 1e10)] {
+        let inputs = vec![Input::f32(scaled(x, 400), &[4, 100]), Input::f32(scaled(gamma, 100), &[100])];
+        check(&backend, RmsNorm::new(eps), inputs);
+    }
+}
+
+#[test]
 fn positions_are_the_first_across_parts() {
     let Some(backend) = backend() else { return };
     let position =
