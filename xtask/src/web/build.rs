@@ -52,7 +52,7 @@ const WITHOUT_WEBGPU: Build = Build {
     name: "simd128-without-webgpu",
     flags: VECTORS,
     options: &["--no-default-features", "--features", "operations"],
-    most: (1_475_000, 480_000),
+    most: (1_620_000, 522_000),
 };
 
 /// Images of the examples that the page shows.
