@@ -153,7 +153,7 @@ sources! {
         /// The greatest elements and the sums of exponentials of parts of rows.
         SOFTMAX_PARTS = softmax_parts;
     }
-    norm includes [norm_apply, norm_moments, norm_row, norm_scale] {
+    norm includes [norm_apply, norm_factors, norm_moments, norm_row, norm_scale] {
         /// Channels scaled and shifted, by their own numbers alone or by means and variances, too.
         CHANNELS = channels;
         /// Layer normalisation.

@@ -21,8 +21,9 @@ fn refuse_special_constants(what: &str, text: &str) {
         digits.strip_prefix("0x").map_or_else(|| digits.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok())
     };
     let constant = |name: &str| {
-        let begin = format!("const {name}: u32=");
-        text.lines().find_map(|line| number(line.strip_prefix(&begin)?.strip_suffix(';')?))
+        let begin = format!("const {name}: u32");
+        let value = |line: &str| Some(line.strip_prefix(&begin)?.trim_start().strip_prefix('=')?.trim().to_owned());
+        text.lines().find_map(|line| number(value(line)?.strip_suffix(';')?))
     };
     for (_, after) in text.match_indices("bitcast<f32>(").map(|(at, call)| text.split_at(at + call.len())) {
         let word = after.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();

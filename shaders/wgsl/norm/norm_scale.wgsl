@@ -1,5 +1,6 @@
 // Rows of numbers so large or so small that their squares would overflow or vanish are scaled by a power of two.
 // rows.wgsl comes first; the parameters eps, large_eps, small_eps and small_back belong to this.
+#include norm_factors
 
 struct Scale {
     // 2^-90, 1 or 2^90: the factor of elements.
@@ -25,11 +26,7 @@ fn scale_of(greatest: u32) -> Scale {
 }
 
 fn rescaled(x: F, scale: Scale) -> F {
-    let b = bitcast<U>(x);
-    let magnitude = b & U(0x7fffffffu);
-    // A subnormal number is its bits times 2^-149, also where a device takes it for zero.
-    let lifted = bitcast<F>(bitcast<U>(F(magnitude) * 1.734723475976807e-18) | (b & U(0x80000000u)));
-    return select(x * scale.factor, lifted, B(scale.small) & (magnitude < U(0x00800000u)));
+    return select(x * scale.factor, lifted(x), B(scale.small));
 }
 
 // 1 / sqrt(square / count + eps), for a sum of squares; by IEEE 754 also where that is zero or infinite. NaN where an
@@ -51,12 +48,4 @@ fn inverse_deviation(squares: f32, count: u32, scale: Scale, greatest: u32) -> f
 #else
     return bitcast<f32>(select(select(result, 0u, greatest == INFINITY_BITS), NAN_BITS, greatest > INFINITY_BITS));
 #endif
-}
-
-// ((x inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^30 on with `back`; others after it.
-fn weighed(x: F, inverse: f32, back: f32, gamma: F) -> F {
-    let huge = abs(gamma) >= F(1073741824.0);
-    let early = (abs(gamma) >= F(1.0)) & !huge;
-    let first = select(F(inverse), inverse * gamma, early);
-    return ((x * first) * select(F(back), back * gamma, huge)) * select(gamma, F(1.0), early | huge);
 }

@@ -43,12 +43,10 @@ fn is_ordinary(mean: f32) -> bool {
     return b >= 0x17800000u && b < 0x7b800000u;
 }
 
-// Elements times 2^90, also subnormal ones that a device takes for zero: their bits times 2^-149.
-fn lifted(v: vec4<f32>) -> vec4<f32> {
-    let m = magnitude(v);
-    let bits = bitcast<vec4<u32>>(vec4<f32>(m) * 1.734723475976807e-18) | (bitcast<vec4<u32>>(v) & vec4<u32>(0x80000000u));
-    return select(v * 1.2379400392853803e27, bitcast<vec4<f32>>(bits), m < vec4<u32>(0x00800000u));
-}
+alias F = vec4<f32>;
+alias U = vec4<u32>;
+alias B = vec4<bool>;
+#include norm_factors
 
 // Whether a product of two elements is not zero.
 fn has_product(a: vec4<f32>, b: vec4<f32>) -> bool {
@@ -60,14 +58,6 @@ fn rescaled(v: vec4<f32>, is_large: bool, is_small: bool) -> vec4<f32> {
         return lifted(v);
     }
     return v * select(1.0, 8.077935669463161e-28, is_large);
-}
-
-// ((v inverse) back) gamma. Factors above 1 come before what a device may take for zero, from 2^30 on with `back`; others after it.
-fn weighed(v: vec4<f32>, inverse: f32, back: f32, gamma: vec4<f32>) -> vec4<f32> {
-    let huge = abs(gamma) >= vec4<f32>(1073741824.0);
-    let early = (abs(gamma) >= vec4<f32>(1.0)) & !huge;
-    let first = select(vec4<f32>(inverse), inverse * gamma, early);
-    return ((v * first) * select(vec4<f32>(back), back * gamma, huge)) * select(gamma, vec4<f32>(1.0), early | huge);
 }
 
 // The product of the normalised row with a row of w that begins at a block, element by element: hardly any invocation runs it.

@@ -93,18 +93,15 @@ impl Outcome {
         choice: DeviceChoice,
         waiting: Waiting,
     ) -> Result<Option<ArrivingToken>> {
-        let (token, candidates) = match choice {
-            DeviceChoice::Likeliest => (self.greatest, None),
+        let (begun, candidates) = match choice {
+            DeviceChoice::Likeliest => (self.begin_likeliest(batch, tokens, waiting).await?, None),
             DeviceChoice::Drawn(draw) => {
                 let drawing = self.drawing(batch, draw)?;
-                (drawing.token(), Some(drawing.candidates()))
+                let (token, candidates) = (drawing.token(), drawing.candidates());
+                let wanted: Vec<TensorId> = candidates.wanted().chain([token]).collect();
+                (batch.begin_waiting(&wanted, [token, tokens], waiting).await?, Some(candidates))
             }
         };
-        let wanted: Vec<TensorId> = match &candidates {
-            Some(candidates) => candidates.wanted().chain([token]).collect(),
-            None => self.greatest_wanted().into(),
-        };
-        let begun = batch.begin_waiting(&wanted, [token, tokens], waiting).await?;
         Ok(begun.map(|results| ArrivingToken { results, choice, candidates }))
     }
 

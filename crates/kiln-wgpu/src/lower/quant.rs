@@ -179,7 +179,7 @@ pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     let most = parts(k).min(128 / rows);
     // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups, which lay out x more often. Measured
     // for one row on an H100 and an H200: 64 are faster than 16, 32 and 128 for 4096 x 4096 to 14336 of Q4_K and Q6_K, and 16 for the 128 256
-    // rows of a vocabulary: fewer than 64 where they still are 7 workgroups for each of 256.
+    // rows of a vocabulary, where they still give 2004 workgroups.
     let (least, enough) = if rows == 1 { (64, BUSY / 2) } else { (32, 3 * BUSY) };
     let plenty = if rows == 1 { 7 * BUSY } else { usize::MAX };
     let few = |lanes: usize| {
