@@ -10,7 +10,7 @@
 //!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. Tests compile every source with every set of capabilities and every value that its head
 //!   names, and translate each to SPIR-V, MSL and HLSL.
 //! - Element-wise chains are kernels made on demand ([`elementwise`]): the functions are WGSL, the chain calls them.
-//! - A workgroup is [`WORKGROUP`] invocations in one dimension. Grids of more than 65 535 workgroups are folded into two
+//! - A workgroup is [`WORKGROUP`] invocations in one dimension, or half as many in some kernels with cooperative matrices. Grids of more than 65 535 workgroups are folded into two
 //!   dimensions, which the sources undo with `group_number(..)` of `wgsl/shared/common.wgsl`.
 //! - All functions take NaN, infinities and signed zeros into account by their bits: compilers of shaders may assume that
 //!   these do not occur where a comparison would ask.
@@ -102,7 +102,7 @@ fn find(name: &str) -> Option<&'static str> {
 }
 
 macro_rules! sources {
-    ($($family:ident includes [$($part:ident),*] { $($(#[doc = $doc:literal])* $kernel:ident = $file:ident;)* })*) => {
+    ($($family:ident includes [$($part:ident),*] $(natively [$($native:ident),*])? { $($(#[doc = $doc:literal])* $kernel:ident = $file:ident;)* })*) => {
         $($(
             $(#[doc = $doc])*
             pub const $kernel: Kernel = Kernel { name: stringify!($file), source: source!($family, $file), custom: false };
@@ -112,8 +112,13 @@ macro_rules! sources {
         pub const KERNELS: &[Kernel] = &[$($($kernel,)*)*];
 
         /// The files that others include, with their families and texts.
-        const INCLUDES: &[(&str, &str, &str)] =
-            &[$($((stringify!($family), stringify!($part), source!($family, $part)),)*)*];
+        const INCLUDES: &[(&str, &str, &str)] = &[
+            $($((stringify!($family), stringify!($part), source!($family, $part)),)*
+            $($(
+                #[cfg(not(target_arch = "wasm32"))]
+                (stringify!($family), stringify!($native), source!($family, $native)),
+            )*)?)*
+        ];
 
         /// The families of [`KERNELS`].
         #[cfg(test)]
@@ -121,7 +126,8 @@ macro_rules! sources {
     };
 }
 
-// The files in `wgsl/`. A family is a folder: the files that others include, then the kernels, each as its constant and its
+// The files in `wgsl/`. A family is a folder: the files that others include (those of kernels with cooperative matrices, which browsers do
+// not offer, only in native programs), then the kernels, each as its constant and its
 // file, which names the kernel in profiles and errors. No two files have one name, so `#include` needs no family.
 sources! {
     shared includes [common, math, precise, rows, rows_main, storage, team, team_main] {
@@ -169,8 +175,8 @@ sources! {
         /// RMS normalisation of long rows, from what is known of them.
         RMS_NORM_APPLY = rms_norm_apply;
     }
-    matmul includes [cooperative_slice, cooperative_step, gemm, gemm_block, gemm_finish, gemm_four, gemm_multiply,
-        gemm_step, gemm_sums, matmul_load, rows_of_matrix] {
+    matmul includes [gemm, gemm_block, gemm_finish, gemm_four, gemm_multiply, gemm_step, gemm_sums, matmul_load, rows_of_matrix]
+        natively [cooperative_slice, cooperative_step] {
         /// Products of large matrices.
         MATMUL = matmul;
         /// Products of large matrices of f16 through cooperative matrices.
@@ -181,12 +187,14 @@ sources! {
         MATVEC_ROWS = matvec_rows;
     }
     quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
-        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_products, quant_rows, quant_slice, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
-        write_q4_k, write_q6_k] {
+        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
+        write_q4_k, write_q6_k] natively [quant_exact, quant_products, quant_slice] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
         /// Products of many rows with quantised weights through cooperative matrices.
         QUANT_COOPERATIVE = quant_cooperative;
+        /// Products of some rows with quantised weights through cooperative matrices.
+        QUANT_COOPERATIVE_FEW = quant_cooperative_few;
         /// Products of many rows with quantised weights.
         QUANT_MATMUL = quant_matmul;
         /// Products of a few rows with quantised weights.

@@ -295,10 +295,10 @@ fn specials(format: QuantFormat, [m, n, k]: [usize; 3], random: &mut Random) -> 
     let mut x = random.uniforms(m * k, -1.0, 1.0);
     let infinity = f32::INFINITY;
     for (row, special) in [(1, f32::NAN), (40, infinity), (41, -infinity), (m - 1, infinity), (7, 2e30), (8, 1e-45)] {
-        x[row * k + k / 2 + 3] = special;
+        x[row % m * k + k / 2 + 3] = special;
     }
     for (row, size) in [(2, 1e25), (3, 1e-30), (42, 1e-42), (43, 0.0), (m - 2, 1e-20)] {
-        x[row * k..(row + 1) * k].iter_mut().for_each(|x| *x *= size);
+        x[row % m * k..][..k].iter_mut().for_each(|x| *x *= size);
     }
     // Blocks of one row from 1 down to 2^-30, and zeros.
     for (i, block) in x[5 * k..6 * k].chunks_mut(format.block_len()).enumerate() {
@@ -335,8 +335,13 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
             // blocks of 32. Formats share all but the decoding, so most get one of these.
             let all = precision == Precision::Contract
                 && matches!(format, QuantFormat::Q8_0 | QuantFormat::Mxfp4 | QuantFormat::Q4K | QuantFormat::Q6K);
-            let shapes = [[257_usize, 260, 256], [50, 300, 1792], [128, 256, 17 * 32]];
-            for [m, n, k] in shapes.into_iter().take(if all { 3 } else { 1 }) {
+            let shapes =
+                [[257_usize, 260, 256], [50, 300, 1792], [128, 256, 17 * 32]].into_iter().take(if all { 3 } else { 1 });
+            // Most formats of blocks of 256 elements have a kernel of their own for few rows: tiles of sixteen rows and of 32, parts of k of
+            // two blocks, of one, and with a shorter last one.
+            let few =
+                [[16, 4100, 1280], [40, 260, 4096], [20, 4100, 1280]].into_iter().filter(|_| format.block_len() == 256);
+            for [m, n, k] in shapes.chain(few) {
                 if !k.is_multiple_of(format.block_len()) {
                     continue;
                 }

@@ -28,12 +28,15 @@ fn raw_of(block: u32, part: u32) -> Raw {
     return Raw(four_words(q), four_words(q + 4u), word_at(at + part / 2u), word_at(at + 20u));
 }
 
+// The codes of a part: a scale and a minimum of four bits for the low sixteen, then those of the high ones.
+fn codes_of(raw: Raw, part: u32) -> vec4<u32> {
+    let codes = raw.codes >> (16u * (part & 1u));
+    return vec4<u32>(codes, codes >> 4u, codes >> 8u, codes >> 12u) & vec4<u32>(15u);
+}
+
 fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     let shift = vec4<u32>(2u * (part % 4u));
     let two = vec4<u32>(0x03030303u);
-    // A byte is a scale and a minimum of four bits: those of the low sixteen, then those of the high ones.
-    let codes = raw.codes >> (16u * (part & 1u));
     let units = unpack2x16float(raw.units);
-    let numbers = vec4<f32>(vec4<u32>(codes, codes >> 4u, codes >> 8u, codes >> 12u) & vec4<u32>(15u));
-    return Part((raw.low >> shift) & two, (raw.high >> shift) & two, numbers * units.xyxy);
+    return Part((raw.low >> shift) & two, (raw.high >> shift) & two, vec4<f32>(codes_of(raw, part)) * units.xyxy);
 }

@@ -44,6 +44,20 @@ fn sixteen_bytes(words: vec4<u32>, next: u32, odd: bool) -> vec4<u32> {
     return select(words, (words >> vec4<u32>(16u)) | (shifted << vec4<u32>(16u)), odd);
 }
 
+fn unit_of(raw: Raw, odd: bool) -> f32 {
+    return unpack2x16float(select(raw.codes.w, raw.codes.w >> 16u, odd)).x;
+}
+
+// Codes 2 part and its neighbour, steps plus 32: four bits in neighbouring bytes of the first eight of twelve, two in neighbouring ones of
+// the rest.
+fn codes_of(raw: Raw, part: u32, odd: bool) -> vec2<u32> {
+    let codes = sixteen_bytes(raw.codes, 0u, odd);
+    let lower = select(codes.x, codes.y, (part & 2u) != 0u) >> (16u * (part & 1u) + 4u * (part / 4u));
+    let upper = codes.z >> (16u * (part & 1u) + 2u * (part / 2u));
+    let both = (lower & 0x0f0fu) | ((upper << 4u) & 0x3030u);
+    return vec2<u32>(both & 63u, both >> 8u);
+}
+
 fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     // A block begins in the middle of a word if its number is odd.
     let odd = (block & 1u) != 0u;
@@ -54,18 +68,11 @@ fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     let high_third = sixteen_bytes(raw.high_third, raw.next.y, odd) >> vec4<u32>(part);
     let low = (sixteen_bytes(raw.low_q, raw.high_q.x, odd) >> shift) & two;
     let high = (sixteen_bytes(raw.high_q, raw.next.x, odd) >> shift) & two;
-    // Twelve bytes of codes, then the unit.
-    let codes = sixteen_bytes(raw.codes, 0u, odd);
-    let unit = unpack2x16float(select(raw.codes.w, raw.codes.w >> 16u, odd)).x;
-    // Codes 2 part and its neighbour: four bits in neighbouring bytes of the first eight, two in neighbouring ones of the rest.
-    let lower = select(codes.x, codes.y, (part & 2u) != 0u) >> (16u * (part & 1u) + 4u * (part / 4u));
-    let upper = codes.z >> (16u * (part & 1u) + 2u * (part / 2u));
-    let both = (lower & 0x0f0fu) | ((upper << 4u) & 0x3030u);
-    let first = unit * (f32(both & 63u) - 32.0);
-    let second = unit * (f32(both >> 8u) - 32.0);
+    let unit = unit_of(raw, odd);
+    let steps = unit * (vec2<f32>(codes_of(raw, part, odd)) - vec2<f32>(32.0));
     return Part(
         low | ((low_third & one) << vec4<u32>(2u)),
         high | ((high_third & one) << vec4<u32>(2u)),
-        vec4<f32>(first, 0.0, second, 0.0),
+        vec4<f32>(steps.x, 0.0, steps.y, 0.0),
     );
 }

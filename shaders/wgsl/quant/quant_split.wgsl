@@ -1,6 +1,8 @@
-// Rows of x for `quant_cooperative`: numbers in f16, of three passes also what they leave, and the unit of each row.
+// Rows of x for products through cooperative matrices: numbers in f16, unless PASSES is one also what they leave, and the unit of each
+// row.
 //
-// A workgroup takes a row. With three passes the numbers of four elements are followed by their rests. The unit is a power of
+// A workgroup takes a row. The numbers of four elements are followed by their rests. If PASSES is two, four neighbours are in the order 0, 2, 1,
+// 3, and the sums of sixteens come after all rows, two numbers each: a sixteenth of the sum, and 2^11 times what f16 leaves of it. The unit is a power of
 // two, so that the largest magnitude is from 2^14 to 2^15. It is NaN if the row has to be multiplied element by element: if not
 // all of it is finite, if it is tiny or huge, or if the rests of four neighbours would vanish beside the largest of the row.
 #trusted rows and vectors are guarded
@@ -10,7 +12,7 @@
 #param rows: u32
 #param vectors: u32
 #param total: u32
-#constant PASSES = 1, 3
+#constant PASSES = 1, 2, 3
 #include common
 
 var<workgroup> most: atomic<u32>;
@@ -25,6 +27,15 @@ fn top_of(v: vec4<f32>) -> u32 {
 fn halves(v: vec4<f32>) -> vec2<u32> {
     return vec2<u32>(pack2x16float(v.xy), pack2x16float(v.zw));
 }
+
+#if PASSES == 2, 3
+// Stores a vector of numbers and their rests: the bits that an f16 has, and the others.
+fn split(at: u32, v: vec4<f32>) {
+    let number = bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) & vec4<u32>(0xffffe000u));
+    planes[2u * at] = halves(number);
+    planes[2u * at + 1u] = halves(v - number);
+}
+#endif
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(
@@ -61,15 +72,33 @@ fn main(
         // Weights are in units of 2^-7.
         units[row] = bitcast<f32>(select(NAN_BITS, (exponent - 14u - 7u) << 23u, fits));
     }
+    let factor = select(0.0, scale, fits);
+#if PASSES == 2
+    // Thirty-two elements at a time, so that their sums are a vector.
+    for (var i = local; i < p.vectors / 8u; i += ${WORKGROUP}u) {
+        var both = vec2<u32>(0u);
+        for (var half = 0u; half < 2u; half++) {
+            var sums = vec4<f32>(0.0);
+            for (var j = 0u; j < 4u; j++) {
+                let at = first + 8u * i + 4u * half + j;
+                let v = x[at] * factor;
+                split(at, v.xzyw);
+                sums += v;
+            }
+            let sum = ((sums.x + sums.y) + (sums.z + sums.w)) * 0.0625;
+            let number = bitcast<f32>(bitcast<u32>(sum) & 0xffffe000u);
+            both[half] = pack2x16float(vec2<f32>(number, (sum - number) * 2048.0));
+        }
+        planes[2u * p.rows * p.vectors + row * (p.vectors / 8u) + i] = both;
+    }
+#else
     for (var i = local; i < p.vectors; i += ${WORKGROUP}u) {
-        let v = x[first + i] * select(0.0, scale, fits);
+        let v = x[first + i] * factor;
 #if PASSES == 3
-        // The bits that an f16 has, and the others.
-        let number = bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) & vec4<u32>(0xffffe000u));
-        planes[2u * (first + i)] = halves(number);
-        planes[2u * (first + i) + 1u] = halves(v - number);
+        split(first + i, v);
 #else
         planes[first + i] = halves(v);
 #endif
     }
+#endif
 }

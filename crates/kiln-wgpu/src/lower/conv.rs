@@ -119,7 +119,7 @@ fn tiled(plan: &mut Lowering<'_>, e: &ConvolveExtents, stride: (usize, usize), b
         .collect();
     let code = Code::Kernel(CONVOLVE, constants.to_vec());
     plan.dispatch(code, vec![kernel, picture, parts.at], &params, Grid::groups_of(total));
-    parts.finish(plan);
+    parts.finish(plan, None);
     Ok(())
 }
 

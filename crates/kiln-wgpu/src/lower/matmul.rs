@@ -105,16 +105,18 @@ impl Parts {
         Ok(Self { at, stride, splits, result })
     }
 
-    /// Sums the parts.
-    pub(super) fn finish(&self, plan: &mut Lowering<'_>) {
+    /// Sums the parts, and adds the addend to the sum. (Without parts the operation has to do that itself.)
+    pub(super) fn finish(&self, plan: &mut Lowering<'_>, addend: Option<Slice>) {
         if self.splits > 1 {
             let vectors = self.stride / 4;
             // The invocations that share a vector.
             let share = if self.splits <= 4 { 1 } else { 8 };
             let groups = vectors.div_ceil(WORKGROUP as usize / share);
             let params = [vectors.into(), self.splits.into(), groups.into()];
-            let code = Code::Kernel(SPLIT_SUM, vec![("SHARE", share as u32)]);
-            plan.dispatch(code, vec![self.at, self.result], &params, Grid::groups_of(groups));
+            let code = Code::Kernel(SPLIT_SUM, vec![("SHARE", share as u32), ("ADDS", addend.is_some().into())]);
+            // The parts take the place of an addend.
+            let buffers = vec![self.at, addend.unwrap_or(self.at), self.result];
+            plan.dispatch(code, buffers, &params, Grid::groups_of(groups));
         }
     }
 }
@@ -257,7 +259,7 @@ impl Product {
         ];
         let code = Code::Kernel(MATMUL, constants.to_vec());
         plan.dispatch(code, vec![self.a, self.b, parts.at], &params, Grid::groups_of(total));
-        parts.finish(plan);
+        parts.finish(plan, None);
         Ok(())
     }
 
@@ -346,7 +348,7 @@ impl Product {
         let params = [&extents[..], &batches, &strides, &cut].concat();
         let code = Code::Kernel(MATVEC_COLUMNS, constants.to_vec());
         plan.dispatch(code, vec![x, vectors.at, parts.at], &params, Grid::groups_of(total));
-        parts.finish(plan);
+        parts.finish(plan, None);
         Ok(())
     }
 }

@@ -1,3 +1,5 @@
+use std::ops::RangeInclusive;
+
 use kiln_device::lower;
 use kiln_ir::graph::NormLimits;
 use kiln_ir::op::{Dequantize, Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
@@ -87,6 +89,8 @@ enum Way {
     Rows { rows: usize, lanes: usize },
     /// Tiles of 16 `tall` rows and 64 columns.
     Tiles { tall: usize },
+    /// Small tiles of cooperative matrices.
+    Few(Few),
     /// Tiles of cooperative matrices.
     Cooperative(Cooperative),
 }
@@ -94,13 +98,60 @@ enum Way {
 impl Way {
     /// Whether its kernel adds something to the product.
     fn adds(self) -> bool {
-        matches!(self, Self::Rows { .. })
+        matches!(self, Self::Rows { .. } | Self::Few(_))
     }
 }
 
 /// The kernel on a device for `m` rows of x and `n` of the weights with `k` elements in each. `splits` says whether k may be divided.
-fn way_on(target: &Target, [m, n, k]: [usize; 3], splits: bool) -> Way {
+fn way_on(target: &Target, format: QuantFormat, [m, n, k]: [usize; 3], splits: bool) -> Way {
+    if let Some(few) = Few::new(target, format, [m, n, k], splits) {
+        return Way::Few(few);
+    }
     Cooperative::new(target, [m, n, k], splits).map_or_else(|| way(m, n, k), Way::Cooperative)
+}
+
+/// A product of some rows through cooperative matrices, of formats of blocks of 256 elements with integers as steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Few {
+    /// Sixteens of rows in a tile: 1 or 2.
+    tall: usize,
+    /// Columns of a tile.
+    columns: usize,
+    /// Parts of k.
+    splits: usize,
+    /// Blocks in each part except the last.
+    slice: usize,
+}
+
+impl Few {
+    /// Numbers of rows for which it takes less time than lanes (up to 8) and than large tiles. Measured on an H200 with a model of 8
+    /// billion weights.
+    const ROWS: RangeInclusive<usize> = 9..=64;
+
+    /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if another kernel takes less time.
+    /// `splits` says whether k may be divided.
+    fn new(target: &Target, format: QuantFormat, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
+        let lines = match format {
+            QuantFormat::Q2K | QuantFormat::Q3K | QuantFormat::Q4K | QuantFormat::Q5K => 1,
+            QuantFormat::Q6K => 2,
+            _ => return None,
+        };
+        if !target.is_cooperative() || !Self::ROWS.contains(&m) || n < WIDE || k == 0 {
+            return None;
+        }
+        let tall = if m <= 16 { 1 } else { 2 };
+        let whole = Self { tall, columns: 64 * tall / lines, splits: 1, slice: k / format.block_len() };
+        let [down, across] = whole.tiles(m, n);
+        // A multiprocessor takes two of the small tiles at once, and one of the large ones. More tiles than that wait for others.
+        let parts = if splits { (BUSY / tall / (down * across)).clamp(1, whole.slice) } else { 1 };
+        let slice = whole.slice.div_ceil(parts);
+        Some(Self { splits: whole.slice.div_ceil(slice), slice, ..whole })
+    }
+
+    /// The tiles of a product, down and across.
+    fn tiles(&self, m: usize, n: usize) -> [usize; 2] {
+        [m.div_ceil(16 * self.tall), n.div_ceil(self.columns)]
+    }
 }
 
 /// A product through cooperative matrices.
@@ -204,7 +255,8 @@ impl Lower<GpuDevice> for QuantMatmul {
         let target = plan.target;
         let rows_of_x = pieces(&target.limits, m, &[4 * k, 4 * n]);
         let of_weights = pieces(&target.limits, n, &[row_bytes]);
-        let way = |rows: &Piece, columns: &Piece| way_on(target, [rows.len, columns.len, k], columns.len == n);
+        let way =
+            |rows: &Piece, columns: &Piece| way_on(target, self.format, [rows.len, columns.len, k], columns.len == n);
         if let Some(&addend) = inputs.get(2)
             && rows_of_x.iter().any(|rows| of_weights.iter().any(|columns| !way(rows, columns).adds()))
         {
@@ -221,6 +273,9 @@ impl Lower<GpuDevice> for QuantMatmul {
                 match way(rows, columns) {
                     Way::Cooperative(way) => {
                         plan.part(|plan| product.cooperative(plan, way, here, first, buffers))?;
+                    }
+                    Way::Few(way) => {
+                        plan.part(|plan| product.few(plan, way, here, first, buffers, addend))?;
                     }
                     Way::Rows { rows, lanes } => {
                         let more = addend.map_or(More::Nothing, More::Addend);
@@ -350,6 +405,35 @@ impl Product {
         plan.dispatch(code, buffers, &[&params, further].concat(), Grid::groups_of(total));
     }
 
+    /// The same in small tiles of cooperative matrices.
+    fn few(
+        &self,
+        plan: &mut Lowering<'_>,
+        way: Few,
+        [m, n, k]: [usize; 3],
+        first: usize,
+        [x, w, out]: [Slice; 3],
+        addend: Option<Slice>,
+    ) -> Result<()> {
+        let Few { tall, splits, slice, .. } = way;
+        // Numbers, rests and sums of sixteens.
+        let [planes, units] = split(plan, x, [m, k], 2);
+        let parts = Parts::new(plan, out, m * n, splits)?;
+        let [down, across] = way.tiles(m, n);
+        let total = splits * down * across;
+        let params = [m, n, self.blocks, self.n, first, down, across, slice, parts.stride, total].map(Word::from);
+        // Partial products take no addend; their sum does.
+        let added = addend.filter(|_| splits == 1);
+        let constants =
+            vec![kiln_shaders::constant(self.format), ("TALL", tall as u32), ("ADDS", added.is_some().into())];
+        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE_FEW, constants);
+        // x takes the place of an addend.
+        let buffers = vec![x, planes, units, w, added.unwrap_or(x), parts.at];
+        plan.dispatch(code, buffers, &params, Grid::groups_of(total));
+        parts.finish(plan, addend);
+        Ok(())
+    }
+
     /// The same through cooperative matrices.
     fn cooperative(
         &self,
@@ -360,29 +444,39 @@ impl Product {
         [x, w, out]: [Slice; 3],
     ) -> Result<()> {
         let Cooperative { passes, splits, slice } = way;
-        // Rows of x as numbers of f16, with three passes their rests, too, and the unit of each row.
-        let planes: Slice = plan.scratch_bytes(m * k * if passes == 1 { 2 } else { 4 }).into();
-        let units: Slice = plan.scratch_bytes(4 * m).into();
-        let passes = ("PASSES", passes as u32);
-        let split = Dispatch {
-            code: Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![passes]),
-            buffers: vec![x, planes, units],
-            params: [m, k / 4, m].map(|n| Word::from(n).0).to_vec(),
-            groups: Grid::groups_of(m).folded(plan.target.limits.max_compute_workgroups_per_dimension),
-        };
-        if !is_done(plan.steps(), &split) {
-            plan.push(split);
-        }
-
+        let [planes, units] = split(plan, x, [m, k], passes);
         let parts = Parts::new(plan, out, m * n, splits)?;
         let [down, across] = way.tiles(m, n);
         let total = splits * down * across;
         let params = [m, n, self.blocks, self.n, first, down, across, slice, parts.stride, total].map(Word::from);
-        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE, vec![kiln_shaders::constant(self.format), passes]);
+        let constants = vec![kiln_shaders::constant(self.format), ("PASSES", passes as u32)];
+        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE, constants);
         plan.dispatch(code, vec![x, planes, units, w, parts.at], &params, Grid::groups_of(total));
-        parts.finish(plan);
+        parts.finish(plan, None);
         Ok(())
     }
+}
+
+/// Writes `m` rows of `k` elements as numbers of f16 for as many passes, and the unit of each row, unless that is done.
+fn split(plan: &mut Lowering<'_>, x: Slice, [m, k]: [usize; 2], passes: usize) -> [Slice; 2] {
+    // Numbers, with more than one pass their rests, and with two the sums of sixteens.
+    let bytes = match passes {
+        1 => 2 * k,
+        2 => 4 * k + k / 4,
+        _ => 4 * k,
+    };
+    let planes: Slice = plan.scratch_bytes(m * bytes).into();
+    let units: Slice = plan.scratch_bytes(4 * m).into();
+    let split = Dispatch {
+        code: Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![("PASSES", passes as u32)]),
+        buffers: vec![x, planes, units],
+        params: [m, k / 4, m].map(|n| Word::from(n).0).to_vec(),
+        groups: Grid::groups_of(m).folded(plan.target.limits.max_compute_workgroups_per_dimension),
+    };
+    if !is_done(plan.steps(), &split) {
+        plan.push(split);
+    }
+    [planes, units]
 }
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
@@ -446,6 +540,53 @@ mod tests {
             let passes = if matches!(precision, Precision::Contract | Precision::Tf32x3) { 3 } else { 1 };
             let way = Cooperative::new(&target(true, precision), [512, 4096, 4096], true);
             assert_eq!(way, Some(Cooperative { passes, splits: 2, slice: 64 }), "{precision}");
+        }
+    }
+
+    #[test]
+    fn some_rows_go_to_small_tiles_of_cooperative_matrices() {
+        let target =
+            |cooperative| Target { limits: wgpu::Limits::default(), cooperative, precision: Precision::Contract };
+        let of = |format, size, splits| Few::new(&target(true), format, size, splits);
+        let few = |tall, columns, splits, slice| Some(Few { tall, columns, splits, slice });
+        // As many tiles as a large device takes at once.
+        assert_eq!(of(QuantFormat::Q4K, [9, 4096, 4096], true), few(1, 64, 4, 4));
+        assert_eq!(of(QuantFormat::Q5K, [17, 4096, 4096], true), few(2, 128, 4, 4));
+        assert_eq!(of(QuantFormat::Q3K, [64, 14_336, 4096], true), few(2, 128, 1, 16));
+        assert_eq!(of(QuantFormat::Q2K, [9, 1024, 4096], true), few(1, 64, 16, 1));
+        assert_eq!(of(QuantFormat::Q4K, [40, 1500, 7 * 256], true), few(2, 128, 4, 2));
+        assert_eq!(of(QuantFormat::Q4K, [16, 4096, 4096], false), few(1, 64, 1, 16), "pieces of the weights");
+        // Two lines for each row of the weights.
+        assert_eq!(of(QuantFormat::Q6K, [16, 4096, 14_336], true), few(1, 32, 2, 28));
+        for size in [[8, 4096, 4096], [65, 4096, 4096], [16, 255, 4096], [16, 4096, 0]] {
+            assert_eq!(of(QuantFormat::Q4K, size, true), None, "{size:?}");
+        }
+        assert_eq!(of(QuantFormat::Q8_0, [16, 4096, 4096], true), None);
+        assert_eq!(Few::new(&target(false), QuantFormat::Q4K, [16, 4096, 4096], true), None);
+    }
+
+    #[test]
+    fn an_addend_is_added_once() {
+        let format = QuantFormat::Q4K;
+        let target = Target { limits: wgpu::Limits::default(), cooperative: true, precision: Precision::default() };
+        // The kernels, each with whether it adds: k is split for few rows of weights.
+        for (n, expected) in
+            [(256, vec![("quant_cooperative_few", 0), ("split_sum", 1)]), (16_384, vec![("quant_cooperative_few", 1)])]
+        {
+            let mut graph = Graph::new();
+            let mut input = |dims: &[usize]| graph.input(TensorType::f32(Shape::new(dims).unwrap()));
+            let (x, addend) = (input(&[16, 512]), input(&[16, n]));
+            let weights = graph.input(TensorType::blocks(format, Shape::new(&[n, 512]).unwrap()).unwrap());
+            let product = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
+            let sum = graph.record(Elementwise::add(), &[product, addend]).unwrap();
+            let plan = Plan::<GpuDevice>::new(&graph, &[sum], &target).unwrap();
+            let adds = |step: &Dispatch| match &step.code {
+                Code::Kernel(kernel, constants) => {
+                    Some((kernel.name, constants.iter().find(|constant| constant.0 == "ADDS")?.1))
+                }
+                _ => None,
+            };
+            assert_eq!(plan.steps.iter().filter_map(adds).collect::<Vec<_>>(), expected, "{n} rows of weights");
         }
     }
 
