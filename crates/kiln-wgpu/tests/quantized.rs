@@ -295,10 +295,14 @@ fn specials(format: QuantFormat, [m, n, k]: [usize; 3], random: &mut Random) -> 
     let mut x = random.uniforms(m * k, -1.0, 1.0);
     let infinity = f32::INFINITY;
     for (row, special) in [(1, f32::NAN), (40, infinity), (41, -infinity), (m - 1, infinity), (7, 2e30), (8, 1e-45)] {
-        x[row % m * k + k / 2 + 3] = special;
+        if row < m {
+            x[row * k + k / 2 + 3] = special;
+        }
     }
     for (row, size) in [(2, 1e25), (3, 1e-30), (42, 1e-42), (43, 0.0), (m - 2, 1e-20)] {
-        x[row % m * k..][..k].iter_mut().for_each(|x| *x *= size);
+        if row < m {
+            x[row * k..(row + 1) * k].iter_mut().for_each(|x| *x *= size);
+        }
     }
     // Blocks of one row from 1 down to 2^-30, and zeros.
     for (i, block) in x[5 * k..6 * k].chunks_mut(format.block_len()).enumerate() {
@@ -336,9 +340,9 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
             let all = precision == Precision::Contract
                 && matches!(format, QuantFormat::Q8_0 | QuantFormat::Mxfp4 | QuantFormat::Q4K | QuantFormat::Q6K);
             let shapes =
-                [[257_usize, 260, 256], [50, 300, 1792], [128, 256, 17 * 32]].into_iter().take(if all { 3 } else { 1 });
-            // Most formats of blocks of 256 elements have a kernel of their own for few rows: tiles of sixteen rows and of 32, parts of k of
-            // two blocks, of one, and with a shorter last one.
+                [[257_usize, 260, 256], [70, 300, 1792], [128, 256, 17 * 32]].into_iter().take(if all { 3 } else { 1 });
+            // Most formats of blocks of 256 elements have a kernel of their own for few rows, in tiles of sixteen rows and of 32. Parts of k
+            // are several blocks or one, and the last is shorter.
             let few =
                 [[16, 4100, 1280], [40, 260, 4096], [20, 4100, 1280]].into_iter().filter(|_| format.block_len() == 256);
             for [m, n, k] in shapes.chain(few) {
@@ -366,17 +370,24 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
 #[test]
 fn products_of_the_same_rows_in_a_graph_are_those_of_single_operations() {
     let Some(device) = support::device() else { return };
+    // Of kernels that take few rows, and of those that take many.
+    for m in [40, 70] {
+        check_same_rows(&device, m);
+    }
+}
+
+fn check_same_rows(device: &GpuDevice, m: usize) {
     let backend = GpuBackend::on(device.clone());
     let mut random = Random::new(107);
     let (format, n) = (QuantFormat::Q4K, 256);
-    let x = random.uniforms(40 * n, -1.0, 1.0);
+    let x = random.uniforms(m * n, -1.0, 1.0);
     let weights = [(); 3].map(|()| encoded(format, &random.uniforms(n * n, -1.0, 1.0)));
     let weights: Vec<Operand<'_>> =
         weights.iter().map(|blocks| Operand::blocks(blocks, &[n, n], format).unwrap()).collect();
     let op = Op::from(QuantMatmul { format });
 
-    let mut batch = GpuCommandBatch::new(device);
-    let x = batch.upload(&x, &[40, n]).unwrap();
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let x = batch.upload(&x, &[m, n]).unwrap();
     let y = batch.scale(x, 0.5).unwrap();
     let w: Vec<_> = weights.iter().map(|weights| batch.upload_operand(weights).unwrap()).collect();
     let mut product = |x, at: usize| (batch.record(op, &[x, w[at]]).unwrap(), x, at);
@@ -390,7 +401,33 @@ fn products_of_the_same_rows_in_a_graph_are_those_of_single_operations() {
     batch.execute(&results.chain([y, other]).collect::<Vec<_>>()).unwrap();
     for (result, x, at) in products {
         let x = batch.read(x).unwrap();
-        let single = backend.run(&op, &[Operand::f32(&x, &[40, n]).unwrap(), weights[at]]).unwrap();
+        let single = backend.run(&op, &[Operand::f32(&x, &[m, n]).unwrap(), weights[at]]).unwrap();
         assert_eq!(batch.read(result).unwrap(), single[0].as_data().f32(), "weights {at}");
+    }
+}
+
+/// Weights are zero if their integers are, whatever the steps.
+#[test]
+fn products_with_zeros_are_zero() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device);
+    let mut random = Random::new(113);
+    let (n, k) = (256, 1024);
+    for format in [QuantFormat::Q3K, QuantFormat::Q6K] {
+        let mut w = encoded(format, &random.uniforms(n * k, -1.0, 1.0));
+        for block in w.chunks_mut(format.block_bytes()) {
+            match format {
+                // Third bits and lower two; lower four bits and upper two.
+                QuantFormat::Q3K => (block[..32].fill(0xff), block[32..96].fill(0)),
+                _ => (block[..128].fill(0), block[128..192].fill(0xaa)),
+            };
+        }
+        for m in [1, 8, 16, 20, 70] {
+            let x = random.uniforms(m * k, 0.5, 1.0);
+            let operands = [Operand::f32(&x, &[m, k]).unwrap(), Operand::blocks(&w, &[n, k], format).unwrap()];
+            let got = backend.run(&Op::from(QuantMatmul { format }), &operands).unwrap();
+            let others = got[0].as_data().f32().iter().filter(|&&y| y != 0.0).count();
+            assert_eq!(others, 0, "{} with {m} rows", format.name());
+        }
     }
 }

@@ -2,14 +2,15 @@
 // more[i, j] is added to it; then k must not be split.
 //
 // It is for formats whose blocks of 256 elements have a unit in f16, and whose sixteens have integers as steps: an element is
-// unit (step q - least), with an integer q. step q is an integer below 2048, so its bits are those of 2^-24 step q as an f16, which is
-// subnormal below 1024: two weights take two operations, and one matrix holds them exactly. For Q6_K step q has up to 13 bits, so a row of
-// weights is two lines: one of the lower four bits of q, and one of the upper two with sixteen times the unit.
+// unit (step q - least), with an integer q. The magnitude of step q is an integer below 2048, so its bits are those of an f16 that is
+// 2^-24 times as large, subnormal below 1024: two weights take few operations, and one matrix holds them exactly. For Q6_K step q has up
+// to 13 bits, so a row of weights is two lines: one of the lower four bits of q, and one of the upper two, minus two, with sixteen times
+// the unit. Q3_K and Q6_K have no least.
 //
 // A workgroup makes ROWS rows of results for LINES lines of weights, in slices of 64 elements (two parts); a subgroup has sixteen lines.
 // `quant_split` has written the rows of x as numbers of f16 in units of their own, what those leave, and the sums of sixteens. After each
-// block the least are multiplied with the sums of sixteens, and what there is then is multiplied by the units of the lines and added
-// to results that stay in registers. Slices are loaded one ahead. Four neighbours are in the order 0, 2, 1, 3, in x and in weights.
+// block the products of the least with the sums of sixteens are subtracted, and the difference is multiplied by the units of the lines and
+// added to results that stay in registers. Slices are loaded one ahead. Four neighbours are in the order 0, 2, 1, 3, in x and in weights.
 //
 // A row of x whose unit is NaN, and a line whose numbers f16 does not hold, are multiplied element by element afterwards.
 #cooperative blocks of 16 x 16 x 16, a workgroup is four or eight subgroups
@@ -54,8 +55,10 @@ const LINE_S: u32 = 20u;
 
 var<workgroup> tile_a: array<vec4<f16>, ROWS * LINE_A>;
 var<workgroup> tile_b: array<vec4<f16>, LINES * LINE_B>;
+#if FORMAT == Q2_K, Q4_K, Q5_K
 var<workgroup> sums_of_x: array<vec2<f16>, ROWS * LINE_S>;
 var<workgroup> least: array<vec2<f16>, LINES * LINE_S>;
+#endif
 var<workgroup> line_units: array<f32, LINES>;
 // A block of results for each subgroup.
 var<workgroup> block_of: array<f32, 8u * THREADS>;
@@ -120,7 +123,7 @@ fn steps_of_part(words: Words, head: Head, block: u32, part: u32) -> vec2<u32> {
     return vec2<u32>(codes, codes >> 8u) & vec2<u32>(255u);
 }
 
-fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32, second: bool) -> vec2<f32> {
+fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32) -> vec2<f32> {
     let codes = codes_of(head, part / 2u);
     return ratio * vec2<f32>(vec2<u32>(codes >> 16u, codes >> 24u) & vec2<u32>(255u));
 }
@@ -150,7 +153,7 @@ fn steps_of_part(words: Words, head: Head, block: u32, part: u32) -> vec2<u32> {
     return codes_of(words, part).xz;
 }
 
-fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32, second: bool) -> vec2<f32> {
+fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32) -> vec2<f32> {
     return ratio * vec2<f32>(codes_of(words, part).yw);
 }
 #endif
@@ -177,10 +180,6 @@ fn units_of(words: Words, head: Head, block: u32, second: bool) -> vec2<f32> {
 
 fn steps_of_part(words: Words, head: Head, block: u32, part: u32) -> vec2<i32> {
     return vec2<i32>(codes_of(words, part, (block & 1u) != 0u)) - vec2<i32>(32);
-}
-
-fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32, second: bool) -> vec2<f32> {
-    return 4.0 * vec2<f32>(steps_of_part(words, head, block, part));
 }
 #endif
 #if FORMAT == Q6_K
@@ -225,10 +224,6 @@ fn steps_of_part(words: Words, head: Head, block: u32, part: u32) -> vec2<i32> {
     let shift = 8u * (part % 4u);
     return vec2<i32>(extractBits(bitcast<i32>(both.x), shift, 8u), extractBits(bitcast<i32>(both.y), shift, 8u));
 }
-
-fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32, second: bool) -> vec2<f32> {
-    return select(32.0 * vec2<f32>(steps_of_part(words, head, block, part)), vec2<f32>(0.0), second);
-}
 #endif
 
 // A word as two numbers of f16 with its bits. (Drivers of NVIDIA fail to compile matrices of f16 that are loaded from an array of words.)
@@ -236,18 +231,32 @@ fn halves(word: u32) -> vec2<f16> {
     return vec2<f16>(unpack2x16float(word));
 }
 
-// Stores sixteen weights, step q.
-#if FORMAT == Q3_K, Q6_K
-fn store_sixteen(to: u32, q: vec4<u32>, step: i32) {
-    let s = u32(abs(step));
-    let sign = select(0u, 0x80008000u, step < 0);
+// Stores sixteen weights from sixteen bytes. Both functions take two integers in the halves of each word.
+#if FORMAT == Q2_K, Q4_K, Q5_K
+fn store_sixteen(to: u32, bytes: vec4<u32>, step: u32, second: bool) {
+    let even = (bytes & vec4<u32>(0x00ff00ffu)) * step;
+    let odd = ((bytes >> vec4<u32>(8u)) & vec4<u32>(0x00ff00ffu)) * step;
 #else
-fn store_sixteen(to: u32, q: vec4<u32>, s: u32) {
-    let sign = 0u;
+// step q with its sign, from the integers as they are stored.
+fn signed(v: vec4<u32>, step: i32, second: bool) -> vec4<u32> {
+    let ones = vec4<u32>(0x00010001u);
+#if FORMAT == Q3_K
+    // q is the lower two bits, minus four without the third.
+    let is_negative = ~(v >> vec4<u32>(2u)) & ones;
+    let magnitude = ((v & vec4<u32>(0x00030003u)) ^ (3u * is_negative)) + is_negative;
+#else
+    // q is the lower four bits, or the upper two minus two.
+    let is_negative = select(vec4<u32>(0u), ~(v >> vec4<u32>(1u)) & ones, second);
+    let two = (~(v | (v >> vec4<u32>(1u))) & ones) << vec4<u32>(1u);
+    let magnitude = select(v, (v & ones) | two, second);
 #endif
-    let bytes = vec4<u32>(0x00ff00ffu);
-    let even = ((q & bytes) * s) | vec4<u32>(sign);
-    let odd = (((q >> vec4<u32>(8u)) & bytes) * s) | vec4<u32>(sign);
+    return (magnitude * u32(abs(step))) | ((is_negative << vec4<u32>(15u)) ^ vec4<u32>(select(0u, 0x80008000u, step < 0)));
+}
+
+fn store_sixteen(to: u32, bytes: vec4<u32>, step: i32, second: bool) {
+    let even = signed(bytes & vec4<u32>(0x00ff00ffu), step, second);
+    let odd = signed((bytes >> vec4<u32>(8u)) & vec4<u32>(0x00ff00ffu), step, second);
+#endif
     tile_b[to] = vec4<f16>(halves(even.x), halves(odd.x));
     tile_b[to + 1u] = vec4<f16>(halves(even.y), halves(odd.y));
     tile_b[to + 2u] = vec4<f16>(halves(even.z), halves(odd.z));
@@ -262,12 +271,10 @@ fn store_b(line: u32, words: Words, head: Head, block: u32, quarter: u32, half: 
     // The high sixteen come after the low ones, or after those of both parts.
     const FAR: u32 = min(APART / 4u, 8u);
     let to = line * LINE_B + (12u - FAR) * half;
-    store_sixteen(to, q.low, steps.x);
-    store_sixteen(to + FAR, q.high, steps.y);
-    let all = least_of_part(words, head, block, part, ratio, line >= COLUMNS);
-#if FORMAT == Q3_K, Q6_K
-    least[line * LINE_S + part] = vec2<f16>(all);
-#else
+    store_sixteen(to, q.low, steps.x, line >= COLUMNS);
+    store_sixteen(to + FAR, q.high, steps.y, line >= COLUMNS);
+#if FORMAT == Q2_K, Q4_K, Q5_K
+    let all = least_of_part(words, head, block, part, ratio);
     let number = bitcast<vec2<f32>>(bitcast<vec2<u32>>(all) & vec2<u32>(0xffffe000u));
     least[line * LINE_S + part] = vec2<f16>(number);
     least[line * LINE_S + 8u + part] = vec2<f16>(all - number);
@@ -276,7 +283,7 @@ fn store_b(line: u32, words: Words, head: Head, block: u32, quarter: u32, half: 
 
 // The quotient of the units of a block; zero if the second is zero.
 fn ratio_of(units: vec2<f32>) -> f32 {
-    if units.y == 0.0 {
+    if (bitcast<u32>(units.y) & 0x7fffffffu) == 0u {
         return 0.0;
     }
     return units.y / units.x;
@@ -314,6 +321,7 @@ fn place_of_x(first_row: u32, i: u32) -> u32 {
 #endif
 }
 
+#if FORMAT == Q2_K, Q4_K, Q5_K
 // The sums of both sixteens of a part: a number each in the lower half, and in the upper one 2^11 times what it leaves.
 fn load_sums(first_row: u32, block: u32, i: u32) -> vec2<u32> {
     let row = min(first_row + i / 8u, p.m - 1u);
@@ -329,6 +337,7 @@ fn store_sums(i: u32, sums: vec2<u32>) {
     sums_of_x[to] = halves((sums.x & 0xffffu) | (sums.y << 16u));
     sums_of_x[to + 8u] = halves((sums.x >> 16u) | (sums.y & 0xffff0000u));
 }
+#endif
 
 // Four results of an invocation, in the block of its subgroup.
 fn four_of(at: u32) -> vec4<f32> {
@@ -397,7 +406,9 @@ fn main(
     let x1 = place_of_x(first_row, local + THREADS);
     var a0 = planes[x0 + slice_at(first_slice)];
     var a1 = planes[x1 + slice_at(first_slice)];
+#if FORMAT == Q2_K, Q4_K, Q5_K
     var sums = load_sums(first_row, first_slice / 4u, local);
+#endif
     var head = head_of(begin + first_slice / 4u);
     var words = words_of(begin + first_slice / 4u, half, second);
     var ratio = 0.0;
@@ -419,10 +430,12 @@ fn main(
                 ratio = ratio_of(units);
                 serves = serves && serve(units.x, ratio);
                 if half == 0u {
-                    // Of weights that are 2^-24 times as large and of rows of x in units of 2^7.
+                    // Weights are 2^-24 times as large, and the units of rows of x 2^-7 times.
                     line_units[line] = units.x * 2147483648.0;
                 }
+#if FORMAT == Q2_K, Q4_K, Q5_K
                 store_sums(local, sums);
+#endif
             }
             store_a(local, a0);
             store_a(local + THREADS, a1);
@@ -433,7 +446,9 @@ fn main(
             a0 = planes[x0 + slice_at(next)];
             a1 = planes[x1 + slice_at(next)];
             if quarter == 3u {
+#if FORMAT == Q2_K, Q4_K, Q5_K
                 sums = load_sums(first_row, next / 4u, local);
+#endif
                 head = head_of(begin + next / 4u);
             }
             words = words_of(begin + next / 4u, 2u * (next % 4u) + half, second);
@@ -488,25 +503,23 @@ fn main(
 #endif
             }
         }
+#if FORMAT == Q2_K, Q4_K, Q5_K
         // The least times the sums of sixteens: 2^-20 for numbers, because sums are in units of sixteen and products of weights
         // 2^-24 times as large, and 2^-31 for rests.
         let l0 = coopLoad<coop_mat16x16<f16, B>>(&least[right * LINE_S], LINE_S);
-#if FORMAT == Q2_K, Q4_K, Q5_K
         let l1 = coopLoad<coop_mat16x16<f16, B>>(&least[right * LINE_S + 8u], LINE_S);
-#endif
         {
             var s = Sums();
             var rests = Sums();
             let n = coopLoadT<coop_mat16x16<f16, A>>(&sums_of_x[0u], LINE_S);
             let r = coopLoadT<coop_mat16x16<f16, A>>(&sums_of_x[8u], LINE_S);
-#if FORMAT == Q2_K, Q4_K, Q5_K
             s = coopMultiplyAdd(n, l1, s);
-#endif
             s = coopMultiplyAdd(n, l0, s);
             rests = coopMultiplyAdd(r, l0, rests);
             c0 = c0 - s * 9.5367431640625e-7;
             c0 = c0 - rests * 4.656612873077393e-10;
         }
+#endif
         { let sums = c0; coopStoreT(sums, mine, 16u); }
         c0 = Sums();
         workgroupBarrier();
@@ -515,19 +528,19 @@ fn main(
         all1 += unit * four_of(at + 128u);
 #if TALL == 2
         workgroupBarrier();
+#if FORMAT == Q2_K, Q4_K, Q5_K
         {
             var s = Sums();
             var rests = Sums();
             let n = coopLoadT<coop_mat16x16<f16, A>>(&sums_of_x[16u * LINE_S], LINE_S);
             let r = coopLoadT<coop_mat16x16<f16, A>>(&sums_of_x[16u * LINE_S + 8u], LINE_S);
-#if FORMAT == Q2_K, Q4_K, Q5_K
             s = coopMultiplyAdd(n, l1, s);
-#endif
             s = coopMultiplyAdd(n, l0, s);
             rests = coopMultiplyAdd(r, l0, rests);
             c1 = c1 - s * 9.5367431640625e-7;
             c1 = c1 - rests * 4.656612873077393e-10;
         }
+#endif
         { let sums = c1; coopStoreT(sums, mine, 16u); }
         c1 = Sums();
         workgroupBarrier();

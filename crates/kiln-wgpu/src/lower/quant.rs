@@ -124,8 +124,8 @@ struct Few {
 }
 
 impl Few {
-    /// Numbers of rows for which it takes less time than lanes (up to 8) and than large tiles. Measured on an H200 with a model of 8
-    /// billion weights.
+    /// The numbers of rows for which it takes less time than other kernels: fewer go to lanes, more to large tiles. Measured on an H200
+    /// with a model of 8 billion weights.
     const ROWS: RangeInclusive<usize> = 9..=64;
 
     /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if another kernel takes less time.
@@ -569,10 +569,12 @@ mod tests {
     fn an_addend_is_added_once() {
         let format = QuantFormat::Q4K;
         let target = Target { limits: wgpu::Limits::default(), cooperative: true, precision: Precision::default() };
-        // The kernels, each with whether it adds: k is split for few rows of weights.
-        for (n, expected) in
-            [(256, vec![("quant_cooperative_few", 0), ("split_sum", 1)]), (16_384, vec![("quant_cooperative_few", 1)])]
-        {
+        // The kernels, with whether they add: k is split for few rows of weights.
+        let split = ("quant_split", None);
+        for (n, expected) in [
+            (256, vec![split, ("quant_cooperative_few", Some(0)), ("split_sum", Some(1))]),
+            (16_384, vec![split, ("quant_cooperative_few", Some(1))]),
+        ] {
             let mut graph = Graph::new();
             let mut input = |dims: &[usize]| graph.input(TensorType::f32(Shape::new(dims).unwrap()));
             let (x, addend) = (input(&[16, 512]), input(&[16, n]));
@@ -581,13 +583,32 @@ mod tests {
             let sum = graph.record(Elementwise::add(), &[product, addend]).unwrap();
             let plan = Plan::<GpuDevice>::new(&graph, &[sum], &target).unwrap();
             let adds = |step: &Dispatch| match &step.code {
-                Code::Kernel(kernel, constants) => {
-                    Some((kernel.name, constants.iter().find(|constant| constant.0 == "ADDS")?.1))
-                }
+                Code::Kernel(_, constants) => constants.iter().find(|constant| constant.0 == "ADDS").map(|adds| adds.1),
                 _ => None,
             };
-            assert_eq!(plan.steps.iter().filter_map(adds).collect::<Vec<_>>(), expected, "{n} rows of weights");
+            let found: Vec<_> = plan.steps.iter().map(|step| (step.code.name(), adds(step))).collect();
+            assert_eq!(found, expected, "{n} rows of weights");
         }
+    }
+
+    #[test]
+    fn products_of_several_kernels_split_the_same_rows_for_each() {
+        let target = Target { limits: wgpu::Limits::default(), cooperative: true, precision: Precision::default() };
+        let mut graph = Graph::new();
+        let x = graph.input(TensorType::f32(Shape::new(&[40, 256]).unwrap()));
+        let square = Shape::new(&[256, 256]).unwrap();
+        let products = [QuantFormat::Q4K, QuantFormat::Q8_0, QuantFormat::Q4K].map(|format| {
+            let weights = graph.input(TensorType::blocks(format, square).unwrap());
+            graph.record(QuantMatmul { format }, &[x, weights]).unwrap()
+        });
+        let plan = Plan::<GpuDevice>::new(&graph, &products, &target).unwrap();
+        let of = |step: &Dispatch| step.code.name();
+        let names: Vec<_> = plan.steps.iter().map(of).filter(|&name| name != "split_sum").collect();
+        let [split, few, many] = ["quant_split", "quant_cooperative_few", "quant_cooperative"];
+        assert!(
+            [[split, few, split, many, split, few].as_slice(), &[split, few, few, split, many]].contains(&&names[..]),
+            "{names:?}"
+        );
     }
 
     #[test]
