@@ -7,11 +7,11 @@
 //!   made from it.
 //! - Variants come from one source: `#if SUBGROUP` takes the lines for devices with subgroups, `${TILE}` is replaced by a
 //!   constant that is baked in. Where a constant is an enumeration of kiln-ir, sources compare it with names that are
-//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. Tests compile every source with every set of capabilities and every value that its head
-//!   names, and translate each to SPIR-V, MSL and HLSL.
+//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. Tests compile every source with every set of capabilities and every
+//!   value that its head names, and translate each to SPIR-V, MSL and HLSL.
 //! - Element-wise chains are kernels made on demand ([`elementwise`]): the functions are WGSL, the chain calls them.
-//! - A workgroup is [`WORKGROUP`] invocations in one dimension, or half as many in some kernels with cooperative matrices. Grids of more than 65 535 workgroups are folded into two
-//!   dimensions, which the sources undo with `group_number(..)` of `wgsl/shared/common.wgsl`.
+//! - A workgroup is [`WORKGROUP`] invocations in one dimension, or half as many in some kernels with cooperative matrices. Grids of more
+//!   than 65 535 workgroups are folded into two dimensions, which the sources undo with `group_number(..)` of `wgsl/shared/common.wgsl`.
 //! - All functions take NaN, infinities and signed zeros into account by their bits: compilers of shaders may assume that
 //!   these do not occur where a comparison would ask.
 #![forbid(unsafe_code)]
@@ -102,7 +102,9 @@ fn find(name: &str) -> Option<&'static str> {
 }
 
 macro_rules! sources {
-    ($($family:ident includes [$($part:ident),*] $(natively [$($native:ident),*])? { $($(#[doc = $doc:literal])* $kernel:ident = $file:ident;)* })*) => {
+    ($($family:ident includes [$($part:ident),*] $(natively [$($native:ident),*])? {
+        $($(#[doc = $doc:literal])* $kernel:ident = $file:ident;)*
+    })*) => {
         $($(
             $(#[doc = $doc])*
             pub const $kernel: Kernel = Kernel { name: stringify!($file), source: source!($family, $file), custom: false };

@@ -75,8 +75,8 @@ struct Integers {
     high: vec4<u32>,
 }
 
-// For each format: what is read of a block (`Head`) and of a part (`Words`), the integers of a part, the steps of its sixteens (with signs),
-// their least in units of the block, where `ratio` is that of its two units, and the units.
+// For each format: what is read of a block (`Head`) and of a part (`Words`), the integers of a part, the steps of its sixteens (with
+// signs), the units of a block, and the least of its sixteens in units of the first, where `ratio` is the second by the first.
 #if FORMAT == Q4_K, Q5_K
 alias Head = vec4<u32>;
 #if FORMAT == Q4_K

@@ -1,10 +1,11 @@
 // Rows of x for products through cooperative matrices: numbers in f16, unless PASSES is one also what they leave, and the unit of each
 // row.
 //
-// A workgroup takes a row. The numbers of four elements are followed by their rests. If PASSES is two, four neighbours are in the order 0, 2, 1,
-// 3, and the sums of sixteens come after all rows, two numbers each: a sixteenth of the sum, and 2^11 times what f16 leaves of it. The unit is a power of
-// two, so that the largest magnitude is from 2^14 to 2^15. It is NaN if the row has to be multiplied element by element: if not
-// all of it is finite, if it is tiny or huge, or if the rests of four neighbours would vanish beside the largest of the row.
+// A workgroup takes a row. If PASSES is not one, the numbers of four elements are followed by their rests. If it is two, four
+// neighbours are in the order 0, 2, 1, 3, and the sums of sixteens come after all rows, two numbers each: a sixteenth of the sum,
+// and 2^11 times what f16 leaves of it. The unit is a power of two, so that the largest magnitude is from 2^14 to 2^15. It is NaN
+// if the row has to be multiplied element by element: if not all of it is finite, if it is tiny or huge, or if the rests of four
+// neighbours would vanish beside the largest of the row.
 #trusted rows and vectors are guarded
 #input x: array<vec4<f32>>
 #output planes: array<vec2<u32>>

@@ -1,13 +1,13 @@
 //! Cooperative matrices: blocks that the invocations of a subgroup multiply together, on units made for it (tensor cores).
 
-/// The device features that the kernel requires.
+/// The device features that the kernels require.
 pub(crate) const FEATURES: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
 
-/// Bytes of workgroup memory that the kernel takes.
+/// Bytes of workgroup memory that a kernel takes at most.
 const MEMORY: u32 = 48 << 10;
 
-/// Whether an adapter multiplies the blocks for which the kernel is written: 16 x 16 of f16 with sums in f32, in
+/// Whether an adapter multiplies the blocks for which the kernels are written: 16 x 16 of f16 with sums in f32, in
 /// subgroups of 32.
 pub(crate) fn offers(adapter: &wgpu::Adapter) -> bool {
     use wgpu::CooperativeScalarType::{F16, F32};
