@@ -23,6 +23,20 @@ macro_rules! source {
     };
 }
 
+/// The text of a file of kernels with cooperative matrices. Browsers do not offer these, so the text is empty in modules for them.
+#[cfg(not(target_arch = "wasm32"))]
+macro_rules! native_source {
+    ($family:ident, $file:ident) => {
+        source!($family, $file)
+    };
+}
+#[cfg(target_arch = "wasm32")]
+macro_rules! native_source {
+    ($family:ident, $file:ident) => {
+        ""
+    };
+}
+
 pub mod elementwise;
 pub mod numerics;
 mod symbols;
@@ -102,35 +116,40 @@ fn find(name: &str) -> Option<&'static str> {
 }
 
 macro_rules! sources {
-    ($($family:ident includes [$($part:ident),*] $(natively [$($native:ident),*])? {
+    ($($family:ident includes [$($part:ident),*] {
         $($(#[doc = $doc:literal])* $kernel:ident = $file:ident;)*
-    })*) => {
+    } $(@natively includes [$($native_part:ident),*] {
+        $($(#[doc = $native_doc:literal])* $native:ident = $native_file:ident;)*
+    })?)*) => {
         $($(
             $(#[doc = $doc])*
             pub const $kernel: Kernel = Kernel { name: stringify!($file), source: source!($family, $file), custom: false };
-        )*)*
+        )*
+        $($(
+            $(#[doc = $native_doc])*
+            pub const $native: Kernel =
+                Kernel { name: stringify!($native_file), source: native_source!($family, $native_file), custom: false };
+        )*)?)*
 
         /// Every kernel.
-        pub const KERNELS: &[Kernel] = &[$($($kernel,)*)*];
+        pub const KERNELS: &[Kernel] = &[$($($kernel,)* $($($native,)*)?)*];
 
         /// The files that others include, with their families and texts.
-        const INCLUDES: &[(&str, &str, &str)] = &[
-            $($((stringify!($family), stringify!($part), source!($family, $part)),)*
-            $($(
-                #[cfg(not(target_arch = "wasm32"))]
-                (stringify!($family), stringify!($native), source!($family, $native)),
-            )*)?)*
-        ];
+        const INCLUDES: &[(&str, &str, &str)] = &[$(
+            $((stringify!($family), stringify!($part), source!($family, $part)),)*
+            $($((stringify!($family), stringify!($native_part), native_source!($family, $native_part)),)*)?
+        )*];
 
         /// The families of [`KERNELS`].
         #[cfg(test)]
-        const FAMILIES: &[&str] = &[$($({ let _ = $kernel; stringify!($family) },)*)*];
+        const FAMILIES: &[&str] =
+            &[$($({ let _ = $kernel; stringify!($family) },)* $($({ let _ = $native; stringify!($family) },)*)?)*];
     };
 }
 
-// The files in `wgsl/`. A family is a folder: the files that others include (those of kernels with cooperative matrices, which browsers do
-// not offer, only in native programs), then the kernels, each as its constant and its
-// file, which names the kernel in profiles and errors. No two files have one name, so `#include` needs no family.
+// The files in `wgsl/`. A family is a folder: the files that others include, then the kernels, each as its constant and its
+// file, which names the kernel in profiles and errors. No two files have one name, so `#include` needs no family. Files of
+// kernels with cooperative matrices come after `@natively`.
 sources! {
     shared includes [common, math, precise, rows, rows_main, storage, team, team_main] {
         /// A copy: the limit for kernels that read and write as many bytes.
@@ -177,32 +196,26 @@ sources! {
         /// RMS normalisation of long rows, from what is known of them.
         RMS_NORM_APPLY = rms_norm_apply;
     }
-    matmul includes [gemm, gemm_block, gemm_finish, gemm_four, gemm_multiply, gemm_step, gemm_sums, matmul_load, rows_of_matrix]
-        natively [cooperative_slice, cooperative_step] {
+    matmul includes [gemm, gemm_block, gemm_finish, gemm_four, gemm_multiply, gemm_step, gemm_sums, matmul_load, rows_of_matrix] {
         /// Products of large matrices.
         MATMUL = matmul;
-        /// Products of large matrices of f16 through cooperative matrices.
-        MATMUL_COOPERATIVE = matmul_cooperative;
         /// Products of the columns of a matrix with a few vectors.
         MATVEC_COLUMNS = matvec_columns;
         /// Products of the rows of a matrix with a few vectors.
         MATVEC_ROWS = matvec_rows;
+    } @natively includes [cooperative_slice, cooperative_step] {
+        /// Products of large matrices of f16 through cooperative matrices.
+        MATMUL_COOPERATIVE = matmul_cooperative;
     }
     quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
         q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
-        write_q4_k, write_q6_k] natively [quant_exact, quant_products, quant_slice] {
+        write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
-        /// Products of many rows with quantised weights through cooperative matrices.
-        QUANT_COOPERATIVE = quant_cooperative;
-        /// Products of some rows with quantised weights through cooperative matrices.
-        QUANT_COOPERATIVE_FEW = quant_cooperative_few;
         /// Products of many rows with quantised weights.
         QUANT_MATMUL = quant_matmul;
         /// Products of a few rows with quantised weights.
         QUANT_MATVEC = quant_matvec;
-        /// Rows of x as numbers of f16 and what they leave, for products through cooperative matrices.
-        QUANT_SPLIT = quant_split;
         /// Blocks of 256 elements with scales and minima of sub-blocks.
         QUANTIZE_AFFINE = quantize_affine;
         /// Blocks of MXFP4.
@@ -215,6 +228,13 @@ sources! {
         QUANTIZE_SHIFTED = quantize_shifted;
         /// Blocks of 256 elements with scales of sub-blocks.
         QUANTIZE_SYMMETRIC = quantize_symmetric;
+    } @natively includes [quant_exact, quant_products, quant_slice] {
+        /// Products of many rows with quantised weights through cooperative matrices.
+        QUANT_COOPERATIVE = quant_cooperative;
+        /// Products of some rows with quantised weights through cooperative matrices.
+        QUANT_COOPERATIVE_FEW = quant_cooperative_few;
+        /// Rows of x as numbers of f16 and what they leave, for products through cooperative matrices.
+        QUANT_SPLIT = quant_split;
     }
     experts includes [chosen] {
         /// Products of rows with the quantised weights of their experts.
