@@ -128,7 +128,8 @@ fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32) ->
     return ratio * vec2<f32>(vec2<u32>(codes >> 16u, codes >> 24u) & vec2<u32>(255u));
 }
 #endif
-#if FORMAT == Q2_K
+#if FORMAT == Q2_K, Q3_K
+// A part is read with its codes and units.
 alias Head = u32;
 alias Words = Raw;
 
@@ -145,6 +146,7 @@ fn integers_of(words: Words, head: Head, block: u32, part: u32, second: bool) ->
     return Integers(w.low, w.high);
 }
 
+#if FORMAT == Q2_K
 fn units_of(words: Words, head: Head, block: u32, second: bool) -> vec2<f32> {
     return unpack2x16float(words.units);
 }
@@ -156,24 +158,7 @@ fn steps_of_part(words: Words, head: Head, block: u32, part: u32) -> vec2<u32> {
 fn least_of_part(words: Words, head: Head, block: u32, part: u32, ratio: f32) -> vec2<f32> {
     return ratio * vec2<f32>(codes_of(words, part).yw);
 }
-#endif
-#if FORMAT == Q3_K
-alias Head = u32;
-alias Words = Raw;
-
-fn head_of(block: u32) -> Head {
-    return 0u;
-}
-
-fn words_of(block: u32, part: u32, second: bool) -> Words {
-    return raw_of(block, part);
-}
-
-fn integers_of(words: Words, head: Head, block: u32, part: u32, second: bool) -> Integers {
-    let w = unpacked(words, block, part);
-    return Integers(w.low, w.high);
-}
-
+#else
 fn units_of(words: Words, head: Head, block: u32, second: bool) -> vec2<f32> {
     return vec2<f32>(unit_of(words, (block & 1u) != 0u), 0.0);
 }
@@ -181,6 +166,7 @@ fn units_of(words: Words, head: Head, block: u32, second: bool) -> vec2<f32> {
 fn steps_of_part(words: Words, head: Head, block: u32, part: u32) -> vec2<i32> {
     return vec2<i32>(codes_of(words, part, (block & 1u) != 0u)) - vec2<i32>(32);
 }
+#endif
 #endif
 #if FORMAT == Q6_K
 // The last twenty bytes of a block in five words: a block begins in the middle of a word if its number is odd.
