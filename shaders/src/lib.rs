@@ -7,7 +7,7 @@
 //!   made from it.
 //! - Variants come from one source: `#if SUBGROUP` takes the lines for devices with subgroups, `${TILE}` is replaced by a
 //!   constant that is baked in. Where a constant is an enumeration of kiln-ir, sources compare it with names that are
-//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. Tests compile every source with every set of capabilities and every
+//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. `#for i TALL` repeats the lines up to `#endfor`. Tests compile every source with every set of capabilities and every
 //!   value that its head names, and translate each to SPIR-V, MSL and HLSL.
 //! - Element-wise chains are kernels made on demand ([`elementwise`]): the functions are WGSL, the chain calls them.
 //! - A workgroup is [`WORKGROUP`] invocations in one dimension, or half as many in some kernels with cooperative matrices. Grids of more
@@ -208,7 +208,7 @@ sources! {
         MATMUL_COOPERATIVE = matmul_cooperative;
     }
     quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
-        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
+        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, words, write_iq4_xs, write_q2_k, write_q3_k,
         write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
@@ -231,8 +231,8 @@ sources! {
     } @natively includes [quant_exact, quant_products, quant_slice] {
         /// Products of many rows with quantised weights through cooperative matrices.
         QUANT_COOPERATIVE = quant_cooperative;
-        /// Products of some rows with quantised weights through cooperative matrices.
-        QUANT_COOPERATIVE_FEW = quant_cooperative_few;
+        /// The same for formats whose weights are integers times a step.
+        QUANT_COOPERATIVE_INTEGERS = quant_cooperative_integers;
         /// Rows of x as numbers of f16 and what they leave, for products through cooperative matrices.
         QUANT_SPLIT = quant_split;
     }

@@ -125,7 +125,9 @@ pub(crate) fn declarations(head: &Head, capabilities: Capabilities) -> String {
 
 /// Turns a source into WGSL: its head into declarations, `#if NAME`, `#if NAME == values` (any of them), `#else` and
 /// `#endif` by the constants, `#include name` by the text that `find` has of this name, and `${NAME}` by the value of the
-/// constant. Values are names where the constant is an enumeration, and numbers elsewhere.
+/// constant. Values are names where the constant is an enumeration, and numbers elsewhere. The lines from `#for i NAME` to `#endfor` are
+/// repeated as many times as the value of the constant or the number NAME says, with `i` as a constant from 0 on. `#set NAME n` makes a
+/// constant of a number for the rest of the source.
 ///
 /// A name that is unknown stays as it is, which no shader compiler accepts: a mistake in a source is found by the tests,
 /// which compile every source with every value that its head names.
@@ -135,12 +137,14 @@ pub(crate) fn expand(
     find: &impl Fn(&str) -> Option<&'static str>,
     out: &mut String,
 ) {
+    let mut constants = constants.clone();
     // Whether the lines of each open condition are taken.
     let mut taken: Vec<bool> = Vec::new();
-    for line in source.lines() {
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
         let Some(directive) = line.trim_start().strip_prefix('#') else {
             if taken.iter().all(|&taken| taken) {
-                substitute(line, constants, out);
+                substitute(line, &constants, out);
                 out.push('\n');
             }
             continue;
@@ -165,15 +169,59 @@ pub(crate) fn expand(
             }
             "endif" => drop(taken.pop()),
             "include" if taken.iter().all(|&taken| taken) => match find(rest.trim()) {
-                Some(included) => expand(included, constants, find, out),
+                Some(included) => expand(included, &constants, find, out),
                 None => {
                     out.push_str(line);
                     out.push('\n');
                 }
             },
+            "for" => {
+                let body = repeated(&mut lines);
+                let (name, count) = rest.trim().split_once(' ').unwrap_or_default();
+                if taken.contains(&false) {
+                    continue;
+                }
+                let Some(count) = constants.get(count).copied().or_else(|| count.parse().ok()) else {
+                    out.push_str(line);
+                    out.push('\n');
+                    continue;
+                };
+                let mut constants = constants.clone();
+                for i in 0..count {
+                    constants.insert(name.to_owned(), i);
+                    expand(&body, &constants, find, out);
+                }
+            }
+            "set" if taken.iter().all(|&taken| taken) => {
+                let (name, value) = rest.trim().split_once(' ').unwrap_or_default();
+                match value.parse() {
+                    Ok(value) => drop(constants.insert(name.to_owned(), value)),
+                    Err(_) => {
+                        out.push_str(line);
+                        out.push('\n');
+                    }
+                }
+            }
             _ => {}
         }
     }
+}
+
+/// The lines up to the end of a repetition that has begun.
+fn repeated<'a>(lines: &mut impl Iterator<Item = &'a str>) -> String {
+    let mut body = String::new();
+    let mut depth = 1;
+    for line in lines {
+        let word = line.trim_start().split(' ').next();
+        depth += usize::from(word == Some("#for"));
+        depth -= usize::from(word == Some("#endfor"));
+        if depth == 0 {
+            break;
+        }
+        body.push_str(line);
+        body.push('\n');
+    }
+    body
 }
 
 fn substitute(line: &str, constants: &BTreeMap<String, u32>, out: &mut String) {
@@ -215,6 +263,13 @@ mod tests {
         assert_eq!(expanded("#if A == 1, 3\n a\n#else\n b\n#endif", &[("A", 2)]), " b\n");
         assert_eq!(expanded("${UNKNOWN} ${A}", &[("A", 1)]), "${UNKNOWN} 1\n");
         assert_eq!(expanded("#if A == B\n a\n#endif", &[("A", 1)]), "#if A == B\n");
+        let source = "#for i A\n#for j 2\n#if j\n x${i}${j}\n#endif\n#endfor\n y${i}\n#endfor\nz${i}";
+        assert_eq!(expanded(source, &[("A", 2)]), " x01\n y0\n x11\n y1\nz${i}\n");
+        assert_eq!(expanded("#if A\n#for i 3\n a\n#endfor\n#endif\nb", &[("A", 0)]), "b\n");
+        assert_eq!(expanded("#for i NONE\n a\n#endfor\nb", &[("A", 0)]), "#for i NONE\nb\n");
+        let source = "#if A\n#set B 2\n#else\n#set B 3\n#endif\n#for i B\n ${i}\n#endfor\n#set C x";
+        assert_eq!(expanded(source, &[("A", 1)]), " 0\n 1\n#set C x\n");
+        assert_eq!(expanded(source, &[("A", 0)]), " 0\n 1\n 2\n#set C x\n");
         assert_eq!(expanded("#include other\n#include missing", &[("A", 1)]), "included 1\n#include missing\n");
     }
 

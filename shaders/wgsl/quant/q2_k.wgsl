@@ -1,3 +1,4 @@
+#include words
 const LEN: u32 = 256u;
 const PARTS: u32 = 8u;
 const APART: u32 = 16u;
@@ -16,10 +17,6 @@ struct Raw {
     // The word that holds both codes, and both units.
     codes: u32,
     units: u32,
-}
-
-fn four_words(at: u32) -> vec4<u32> {
-    return vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
 }
 
 fn raw_of(block: u32, part: u32) -> Raw {

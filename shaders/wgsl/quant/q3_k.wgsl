@@ -1,3 +1,4 @@
+#include words
 const LEN: u32 = 256u;
 const PARTS: u32 = 8u;
 const APART: u32 = 16u;
@@ -21,27 +22,20 @@ struct Raw {
     codes: vec4<u32>,
 }
 
-fn four_words(at: u32) -> vec4<u32> {
-    return vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
-}
-
 fn raw_of(block: u32, part: u32) -> Raw {
     let byte = 110u * block;
     let third = byte >> 2u;
     let q = (byte + 32u + 32u * (part / 4u)) >> 2u;
+    let high_q = five_words(q + 4u);
+    let high_third = five_words(third + 4u);
     return Raw(
         four_words(q),
-        four_words(q + 4u),
+        high_q.four,
         four_words(third),
-        four_words(third + 4u),
-        vec2<u32>(word_at(q + 8u), word_at(third + 8u)),
+        high_third.four,
+        vec2<u32>(high_q.next, high_third.next),
         four_words((byte + 96u) >> 2u),
     );
-}
-
-fn sixteen_bytes(words: vec4<u32>, next: u32, odd: bool) -> vec4<u32> {
-    let shifted = vec4<u32>(words.yzw, next);
-    return select(words, (words >> vec4<u32>(16u)) | (shifted << vec4<u32>(16u)), odd);
 }
 
 fn unit_of(raw: Raw, odd: bool) -> f32 {

@@ -1,9 +1,9 @@
 // Rows of x for products through cooperative matrices: numbers in f16, unless PASSES is one also what they leave, and the unit of each
 // row.
 //
-// A workgroup takes a row. If PASSES is not one, the numbers of four elements are followed by their rests. If it is two, four
-// neighbours are in the order 0, 2, 1, 3, and the sums of sixteens come after all rows, two numbers each: a sixteenth of the sum,
-// and 2^11 times what f16 leaves of it. The unit is a power of two, so that the largest magnitude is from 2^14 to 2^15. It is NaN
+// A workgroup takes a row. If PASSES is not one, the numbers of four elements are followed by their rests. If it is two, sixteen rows of
+// 64 neighbours lie together, and four neighbours are in the order 0, 2, 1, 3. The sums of sixteens come after all rows, four together:
+// a sixteenth of each sum, and 2^11 times what f16 leaves of it, with sixteen rows of 256 neighbours together. The unit is a power of two, so that the largest magnitude is from 2^14 to 2^15. It is NaN
 // if the row has to be multiplied element by element: if not all of it is finite, if it is tiny or huge, or if the rests of four
 // neighbours would vanish beside the largest of the row.
 #trusted rows and vectors are guarded
@@ -28,6 +28,10 @@ fn top_of(v: vec4<f32>) -> u32 {
 fn halves(v: vec4<f32>) -> vec2<u32> {
     return vec2<u32>(pack2x16float(v.xy), pack2x16float(v.zw));
 }
+
+#if PASSES == 2
+var<workgroup> sums: array<vec2<f32>, ${WORKGROUP}>;
+#endif
 
 #if PASSES == 2, 3
 // Stores a vector of numbers and their rests: the bits that an f16 has, and the others.
@@ -75,22 +79,35 @@ fn main(
     }
     let factor = select(0.0, scale, fits);
 #if PASSES == 2
-    // Thirty-two elements at a time, so that their sums are a vector.
-    for (var i = local; i < p.vectors / 8u; i += ${WORKGROUP}u) {
-        var both = vec2<u32>(0u);
-        for (var half = 0u; half < 2u; half++) {
-            var sums = vec4<f32>(0.0);
+    let slices = p.vectors / 16u;
+    let together = row / 16u;
+    for (var start = 0u; start < p.vectors / 4u; start += ${WORKGROUP}u) {
+        // Sixteen elements each.
+        let i = start + local;
+        if i < p.vectors / 4u {
+            var four = vec4<f32>(0.0);
             for (var j = 0u; j < 4u; j++) {
-                let at = first + 8u * i + 4u * half + j;
-                let v = x[at] * factor;
-                split(at, v.xzyw);
-                sums += v;
+                let v = x[first + 4u * i + j] * factor;
+                split(256u * (together * slices + i / 4u) + 16u * (row % 16u) + 4u * (i % 4u) + j, v.xzyw);
+                four += v;
             }
-            let sum = ((sums.x + sums.y) + (sums.z + sums.w)) * 0.0625;
+            let sum = ((four.x + four.y) + (four.z + four.w)) * 0.0625;
             let number = bitcast<f32>(bitcast<u32>(sum) & 0xffffe000u);
-            both[half] = pack2x16float(vec2<f32>(number, (sum - number) * 2048.0));
+            sums[local] = vec2<f32>(number, (sum - number) * 2048.0);
         }
-        planes[2u * p.rows * p.vectors + row * (p.vectors / 8u) + i] = both;
+        workgroupBarrier();
+        let slice = start / 4u + local;
+        if local < ${WORKGROUP}u / 4u && slice < slices {
+            let a = sums[4u * local];
+            let b = sums[4u * local + 1u];
+            let c = sums[4u * local + 2u];
+            let d = sums[4u * local + 3u];
+            let all = 256u * slices * ((p.rows + 15u) / 16u);
+            let at = all + 64u * (together * (slices / 4u) + slice / 4u) + 4u * (row % 16u) + slice % 4u;
+            planes[2u * at] = halves(vec4<f32>(a.x, b.x, c.x, d.x));
+            planes[2u * at + 1u] = halves(vec4<f32>(a.y, b.y, c.y, d.y));
+        }
+        workgroupBarrier();
     }
 #else
     for (var i = local; i < p.vectors; i += ${WORKGROUP}u) {

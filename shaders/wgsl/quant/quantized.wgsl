@@ -12,6 +12,12 @@ struct Part {
     steps: vec4<f32>,
 }
 
+// The integers of a part alone.
+struct Integers {
+    low: vec4<u32>,
+    high: vec4<u32>,
+}
+
 // The four bytes of a word as numbers, minus `zero`. Bytes are put into the significand of a number that ends at one:
 // conversions are several times slower than this on many GPUs.
 fn numbers(word: u32, zero: f32) -> vec4<f32> {

@@ -89,8 +89,8 @@ enum Way {
     Rows { rows: usize, lanes: usize },
     /// Tiles of 16 `tall` rows and 64 columns.
     Tiles { tall: usize },
-    /// Small tiles of cooperative matrices.
-    Few(Few),
+    /// Tiles of cooperative matrices of integers.
+    Integers(Integers),
     /// Tiles of cooperative matrices.
     Cooperative(Cooperative),
 }
@@ -98,59 +98,62 @@ enum Way {
 impl Way {
     /// Whether its kernel adds something to the product.
     fn adds(self) -> bool {
-        matches!(self, Self::Rows { .. } | Self::Few(_))
+        matches!(self, Self::Rows { .. } | Self::Integers(_))
     }
 }
 
 /// The kernel on a device for `m` rows of x and `n` of the weights with `k` elements in each. `splits` says whether k may be divided.
 fn way_on(target: &Target, format: QuantFormat, [m, n, k]: [usize; 3], splits: bool) -> Way {
-    if let Some(few) = Few::new(target, format, [m, n, k], splits) {
-        return Way::Few(few);
+    if let Some(integers) = Integers::new(target, format, [m, n, k], splits) {
+        return Way::Integers(integers);
     }
     Cooperative::new(target, [m, n, k], splits).map_or_else(|| way(m, n, k), Way::Cooperative)
 }
 
-/// A product of some rows through cooperative matrices, of formats of blocks of 256 elements with integers as steps.
+/// A product through cooperative matrices, of formats of blocks of 256 elements whose weights are integers times a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Few {
-    /// Sixteens of rows in a tile: 1 or 2.
-    tall: usize,
-    /// Columns of a tile.
-    columns: usize,
+struct Integers {
+    /// Rows and columns of a tile, as in the source.
+    tile: [usize; 2],
     /// Parts of k.
     splits: usize,
     /// Blocks in each part except the last.
     slice: usize,
 }
 
-impl Few {
-    /// The numbers of rows for which it takes less time than other kernels: fewer go to lanes, more to large tiles. Measured on an H200
-    /// with a model of 8 billion weights.
+impl Integers {
+    /// Minimum rows for which it takes less time than lanes, and the maximum where it has no fewer passes than large tiles, which then take
+    /// less time. Measured on an H200 with a model of 8 billion weights.
     const ROWS: RangeInclusive<usize> = 9..=64;
 
     /// The division of a product of `m` rows of x and `n` of the weights with `k` elements; `None` if another kernel takes less time.
     /// `splits` says whether k may be divided.
     fn new(target: &Target, format: QuantFormat, [m, n, k]: [usize; 3], splits: bool) -> Option<Self> {
-        let lines = match format {
-            QuantFormat::Q2K | QuantFormat::Q3K | QuantFormat::Q4K | QuantFormat::Q5K => 1,
-            QuantFormat::Q6K => 2,
+        // Those whose products of step and integer need a second matrix have less memory for lines.
+        let is_double = match format {
+            QuantFormat::Q2K | QuantFormat::Q3K | QuantFormat::Q4K | QuantFormat::Q5K => false,
+            QuantFormat::Q6K => true,
             _ => return None,
         };
-        if !target.is_cooperative() || !Self::ROWS.contains(&m) || n < WIDE || k == 0 {
+        let has_fewer_passes = !is_double && !target.rounds();
+        let is_of_rows = Self::ROWS.contains(&m) || has_fewer_passes && m > *Self::ROWS.end();
+        if !target.is_cooperative() || !is_of_rows || n < WIDE || k == 0 {
             return None;
         }
-        let tall = if m <= 16 { 1 } else { 2 };
-        let whole = Self { tall, columns: 64 * tall / lines, splits: 1, slice: k / format.block_len() };
+        let rows = m.next_power_of_two().clamp(16, 64);
+        let columns = if is_double || rows == 16 { 64 } else { 128 };
+        let whole = Self { tile: [rows, columns], splits: 1, slice: k / format.block_len() };
         let [down, across] = whole.tiles(m, n);
-        // A multiprocessor takes two of the small tiles at once, and one of the large ones. More tiles than that wait for others.
-        let parts = if splits { (BUSY / tall / (down * across)).clamp(1, whole.slice) } else { 1 };
+        // A multiprocessor takes two of the narrow tiles at once, and one of the others. More tiles than that wait for others.
+        let enough = if columns == 64 { BUSY } else { BUSY / 2 };
+        let parts = if splits { (enough / (down * across)).clamp(1, whole.slice) } else { 1 };
         let slice = whole.slice.div_ceil(parts);
         Some(Self { splits: whole.slice.div_ceil(slice), slice, ..whole })
     }
 
     /// The tiles of a product, down and across.
     fn tiles(&self, m: usize, n: usize) -> [usize; 2] {
-        [m.div_ceil(16 * self.tall), n.div_ceil(self.columns)]
+        [m.div_ceil(self.tile[0]), n.div_ceil(self.tile[1])]
     }
 }
 
@@ -274,8 +277,8 @@ impl Lower<GpuDevice> for QuantMatmul {
                     Way::Cooperative(way) => {
                         plan.part(|plan| product.cooperative(plan, way, here, first, buffers))?;
                     }
-                    Way::Few(way) => {
-                        plan.part(|plan| product.few(plan, way, here, first, buffers, addend))?;
+                    Way::Integers(way) => {
+                        plan.part(|plan| product.integers(plan, way, here, first, buffers, addend))?;
                     }
                     Way::Rows { rows, lanes } => {
                         let more = addend.map_or(More::Nothing, More::Addend);
@@ -405,17 +408,17 @@ impl Product {
         plan.dispatch(code, buffers, &[&params, further].concat(), Grid::groups_of(total));
     }
 
-    /// The same in small tiles of cooperative matrices.
-    fn few(
+    /// The same through cooperative matrices of integers.
+    fn integers(
         &self,
         plan: &mut Lowering<'_>,
-        way: Few,
+        way: Integers,
         [m, n, k]: [usize; 3],
         first: usize,
         [x, w, out]: [Slice; 3],
         addend: Option<Slice>,
     ) -> Result<()> {
-        let Few { tall, splits, slice, .. } = way;
+        let Integers { tile: [rows, _], splits, slice } = way;
         // Numbers, rests and sums of sixteens.
         let [planes, units] = split(plan, x, [m, k], 2);
         let parts = Parts::new(plan, out, m * n, splits)?;
@@ -425,8 +428,8 @@ impl Product {
         // Partial products take no addend; their sum does.
         let added = addend.filter(|_| splits == 1);
         let constants =
-            vec![kiln_shaders::constant(self.format), ("TALL", tall as u32), ("ADDS", added.is_some().into())];
-        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE_FEW, constants);
+            vec![kiln_shaders::constant(self.format), ("ROWS", rows as u32), ("ADDS", added.is_some().into())];
+        let code = Code::Kernel(kiln_shaders::QUANT_COOPERATIVE_INTEGERS, constants);
         // x takes the place of an addend.
         let buffers = vec![x, planes, units, w, added.unwrap_or(x), parts.at];
         plan.dispatch(code, buffers, &params, Grid::groups_of(total));
@@ -459,13 +462,13 @@ impl Product {
 
 /// Writes `m` rows of `k` elements as numbers of f16 for as many passes, and the unit of each row, unless that is done.
 fn split(plan: &mut Lowering<'_>, x: Slice, [m, k]: [usize; 2], passes: usize) -> [Slice; 2] {
-    // Numbers, with more than one pass their rests, and with two the sums of sixteens.
+    // Numbers, with more than one pass their rests, and with two the sums of sixteens, of whole sixteens of rows.
     let bytes = match passes {
-        1 => 2 * k,
-        2 => 4 * k + k / 4,
-        _ => 4 * k,
+        1 => m * 2 * k,
+        2 => m.next_multiple_of(16) * (4 * k + k / 4),
+        _ => m * 4 * k,
     };
-    let planes: Slice = plan.scratch_bytes(m * bytes).into();
+    let planes: Slice = plan.scratch_bytes(bytes).into();
     let units: Slice = plan.scratch_bytes(4 * m).into();
     let split = Dispatch {
         code: Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![("PASSES", passes as u32)]),
@@ -544,25 +547,35 @@ mod tests {
     }
 
     #[test]
-    fn some_rows_go_to_small_tiles_of_cooperative_matrices() {
-        let target =
-            |cooperative| Target { limits: wgpu::Limits::default(), cooperative, precision: Precision::Contract };
-        let of = |format, size, splits| Few::new(&target(true), format, size, splits);
-        let few = |tall, columns, splits, slice| Some(Few { tall, columns, splits, slice });
+    fn formats_with_integers_go_to_their_own_tiles() {
+        let target = |precision| Target { limits: wgpu::Limits::default(), cooperative: true, precision };
+        let of = |format, size, splits| Integers::new(&target(Precision::Contract), format, size, splits);
+        let way = |tile, splits, slice| Some(Integers { tile, splits, slice });
+        let small = |splits, slice| way([16, 64], splits, slice);
+        let large = |splits, slice| way([64, 128], splits, slice);
         // As many tiles as a large device takes at once.
-        assert_eq!(of(QuantFormat::Q4K, [9, 4096, 4096], true), few(1, 64, 4, 4));
-        assert_eq!(of(QuantFormat::Q5K, [17, 4096, 4096], true), few(2, 128, 4, 4));
-        assert_eq!(of(QuantFormat::Q3K, [64, 14_336, 4096], true), few(2, 128, 1, 16));
-        assert_eq!(of(QuantFormat::Q2K, [9, 1024, 4096], true), few(1, 64, 16, 1));
-        assert_eq!(of(QuantFormat::Q4K, [40, 1500, 7 * 256], true), few(2, 128, 4, 2));
-        assert_eq!(of(QuantFormat::Q4K, [16, 4096, 4096], false), few(1, 64, 1, 16), "pieces of the weights");
-        // Two lines for each row of the weights.
-        assert_eq!(of(QuantFormat::Q6K, [16, 4096, 14_336], true), few(1, 32, 2, 28));
-        for size in [[8, 4096, 4096], [65, 4096, 4096], [16, 255, 4096], [16, 4096, 0]] {
+        assert_eq!(of(QuantFormat::Q4K, [9, 4096, 4096], true), small(4, 4));
+        assert_eq!(of(QuantFormat::Q2K, [9, 1024, 4096], true), small(16, 1));
+        assert_eq!(of(QuantFormat::Q5K, [17, 4096, 4096], true), way([32, 128], 4, 4));
+        assert_eq!(of(QuantFormat::Q3K, [64, 14_336, 4096], true), large(1, 16));
+        assert_eq!(of(QuantFormat::Q4K, [40, 1500, 7 * 256], true), large(7, 1));
+        assert_eq!(of(QuantFormat::Q4K, [512, 4096, 4096], true), large(1, 16));
+        assert_eq!(of(QuantFormat::Q4K, [65, 1500, 7 * 256], true), large(4, 2));
+        assert_eq!(of(QuantFormat::Q4K, [16, 4096, 4096], false), small(1, 16), "pieces of the weights");
+        // Two matrices of weights.
+        assert_eq!(of(QuantFormat::Q6K, [16, 4096, 14_336], true), small(4, 14));
+        assert_eq!(of(QuantFormat::Q6K, [32, 4096, 4096], true), way([32, 64], 4, 4));
+        assert_eq!(of(QuantFormat::Q6K, [33, 4096, 4096], true), way([64, 64], 4, 4));
+        for size in [[8, 4096, 4096], [16, 255, 4096], [16, 4096, 0]] {
             assert_eq!(of(QuantFormat::Q4K, size, true), None, "{size:?}");
         }
-        assert_eq!(of(QuantFormat::Q8_0, [16, 4096, 4096], true), None);
-        assert_eq!(Few::new(&target(false), QuantFormat::Q4K, [16, 4096, 4096], true), None);
+        for (format, rows) in [(QuantFormat::Q8_0, 16), (QuantFormat::Q6K, 65)] {
+            assert_eq!(of(format, [rows, 4096, 4096], true), None, "{format:?}");
+        }
+        let rounded = |rows| Integers::new(&target(Precision::Bf16), QuantFormat::Q4K, [rows, 4096, 4096], true);
+        assert!(rounded(64).is_some() && rounded(65).is_none());
+        let plain = Target { cooperative: false, ..target(Precision::Contract) };
+        assert_eq!(Integers::new(&plain, QuantFormat::Q4K, [16, 4096, 4096], true), None);
     }
 
     #[test]
@@ -572,8 +585,8 @@ mod tests {
         // The kernels, with whether they add: k is split for few rows of weights.
         let split = ("quant_split", None);
         for (n, expected) in [
-            (256, vec![split, ("quant_cooperative_few", Some(0)), ("split_sum", Some(1))]),
-            (16_384, vec![split, ("quant_cooperative_few", Some(1))]),
+            (256, vec![split, ("quant_cooperative_integers", Some(0)), ("split_sum", Some(1))]),
+            (16_384, vec![split, ("quant_cooperative_integers", Some(1))]),
         ] {
             let mut graph = Graph::new();
             let mut input = |dims: &[usize]| graph.input(TensorType::f32(Shape::new(dims).unwrap()));
@@ -604,16 +617,17 @@ mod tests {
         let plan = Plan::<GpuDevice>::new(&graph, &products, &target).unwrap();
         let of = |step: &Dispatch| step.code.name();
         let names: Vec<_> = plan.steps.iter().map(of).filter(|&name| name != "split_sum").collect();
-        let [split, few, many] = ["quant_split", "quant_cooperative_few", "quant_cooperative"];
+        let [split, integers, other] = ["quant_split", "quant_cooperative_integers", "quant_cooperative"];
         assert!(
-            [[split, few, split, many, split, few].as_slice(), &[split, few, few, split, many]].contains(&&names[..]),
+            [[split, integers, split, other, split, integers].as_slice(), &[split, integers, integers, split, other]]
+                .contains(&&names[..]),
             "{names:?}"
         );
     }
 
     #[test]
     fn products_of_the_same_rows_split_them_once() {
-        let format = QuantFormat::Q4K;
+        let format = QuantFormat::Q8_0;
         let mut graph = Graph::new();
         let mut input = |ty| graph.input(ty);
         let square = Shape::new(&[256, 256]).unwrap();
