@@ -228,7 +228,7 @@ sources! {
         QUANTIZE_SHIFTED = quantize_shifted;
         /// Blocks of 256 elements with scales of sub-blocks.
         QUANTIZE_SYMMETRIC = quantize_symmetric;
-    } @natively includes [quant_exact, quant_products, quant_slice] {
+    } @natively includes [quant_exact, quant_slice] {
         /// Products of many rows with quantised weights through cooperative matrices.
         QUANT_COOPERATIVE = quant_cooperative;
         /// The same for formats whose weights are integers times a step.

@@ -34,7 +34,9 @@
 #include quantized
 #include quant_exact
 
+// A subgroup makes 64 rows of 16 WIDE results.
 #if PASSES == 3
+#set WIDE 2
 const ROWS: u32 = 128u;
 const ACROSS: u32 = 4u;
 // From one line to the next, in vectors, and from the first vector that an invocation loads of x to the other: the rests, or a
@@ -42,6 +44,7 @@ const ACROSS: u32 = 4u;
 const LINE: u32 = 18u;
 const OTHER: u32 = 8u;
 #else
+#set WIDE 4
 const ROWS: u32 = 256u;
 const ACROSS: u32 = 2u;
 const LINE: u32 = 10u;
@@ -185,42 +188,26 @@ fn main(
         atomicStore(&odd[local], 0u);
     }
     let unit = units[min(first_row + local % ROWS, p.m - 1u)];
-    store_a(0u, local, load_a(first_row, first_slice, 0u, local));
-    store_a(1u, local, load_a(first_row, first_slice, 1u, local));
-    store_a(2u, local, load_a(first_row, first_slice, 2u, local));
-    store_a(3u, local, load_a(first_row, first_slice, 3u, local));
+#for i 4
+    store_a(${i}u, local, load_a(first_row, first_slice, ${i}u, local));
+#endfor
     var serves = store_b(w_begin, first_slice, local, raw_of(w_begin + first_slice / PARTS, first_slice % PARTS));
     workgroupBarrier();
-    var c00 = Sums();
-    var c01 = Sums();
-    var c10 = Sums();
-    var c11 = Sums();
-    var c20 = Sums();
-    var c21 = Sums();
-    var c30 = Sums();
-    var c31 = Sums();
-#if PASSES == 1
-    var c02 = Sums();
-    var c03 = Sums();
-    var c12 = Sums();
-    var c13 = Sums();
-    var c22 = Sums();
-    var c23 = Sums();
-    var c32 = Sums();
-    var c33 = Sums();
-#endif
+#for i 4
+#for j WIDE
+    var c_${i}_${j} = Sums();
+#endfor
+#endfor
     for (var slice = first_slice + 1u; slice < end; slice++) {
-        let a0 = load_a(first_row, slice, 0u, local);
-        let a1 = load_a(first_row, slice, 1u, local);
-        let a2 = load_a(first_row, slice, 2u, local);
-        let a3 = load_a(first_row, slice, 3u, local);
+#for i 4
+        let a${i} = load_a(first_row, slice, ${i}u, local);
+#endfor
         let raw = raw_of(w_begin + slice / PARTS, slice % PARTS);
 #include quant_slice
         workgroupBarrier();
-        store_a(0u, local, a0);
-        store_a(1u, local, a1);
-        store_a(2u, local, a2);
-        store_a(3u, local, a3);
+#for i 4
+        store_a(${i}u, local, a${i});
+#endfor
         serves = store_b(w_begin, slice, local, raw) && serves;
         workgroupBarrier();
     }
@@ -241,40 +228,12 @@ fn main(
     let columns = p.n - first_column;
     let mine = &block_of[subgroup * 256u];
     // naga requires the operand of a store to be a name.
-    { let sums = c00; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row, column, subgroup, lane);
-    { let sums = c01; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row, column + 16u, subgroup, lane);
-    { let sums = c10; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 16u, column, subgroup, lane);
-    { let sums = c11; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 16u, column + 16u, subgroup, lane);
-    { let sums = c20; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 32u, column, subgroup, lane);
-    { let sums = c21; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 32u, column + 16u, subgroup, lane);
-    { let sums = c30; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 48u, column, subgroup, lane);
-    { let sums = c31; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 48u, column + 16u, subgroup, lane);
-#if PASSES == 1
-    { let sums = c02; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row, column + 32u, subgroup, lane);
-    { let sums = c03; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row, column + 48u, subgroup, lane);
-    { let sums = c12; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 16u, column + 32u, subgroup, lane);
-    { let sums = c13; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 16u, column + 48u, subgroup, lane);
-    { let sums = c22; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 32u, column + 32u, subgroup, lane);
-    { let sums = c23; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 32u, column + 48u, subgroup, lane);
-    { let sums = c32; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 48u, column + 32u, subgroup, lane);
-    { let sums = c33; coopStoreT(sums, mine, 16u); }
-    put(base, first_row, columns, row + 48u, column + 48u, subgroup, lane);
-#endif
+#for i 4
+#for j WIDE
+    { let sums = c_${i}_${j}; coopStoreT(sums, mine, 16u); }
+    put(base, first_row, columns, row + 16u * ${i}u, column + 16u * ${j}u, subgroup, lane);
+#endfor
+#endfor
     // The next results take the place of others.
     storageBarrier();
     var any = 0u;

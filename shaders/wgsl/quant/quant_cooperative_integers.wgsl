@@ -279,7 +279,7 @@ fn signed(v: vec4<u32>, step: i32) -> Signed {
 }
 
 #if FORMAT == Q6_K
-// A one in each half with a magnitude from 2048 to 4096, of which f16 has the even ones only.
+// A one in each half with a magnitude from 2048 to 4096: there f16 has even integers only.
 fn are_large(magnitudes: vec4<u32>) -> vec4<u32> {
     return ((magnitudes >> vec4<u32>(11u)) | (magnitudes >> vec4<u32>(12u))) & vec4<u32>(0x00010001u);
 }

@@ -11,7 +11,7 @@ struct Five {
     next: u32,
 }
 
-// Loads word `at` and the four after it, the last of which may lie behind all blocks.
+// Loads word `at` and the four after it. The last may lie behind all blocks.
 fn load_five(at: u32) -> Two {
 #if ROWS == 1
     let four = vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
