@@ -77,8 +77,8 @@ impl Chain {
     /// The WGSL of the kernel.
     pub fn text(&self, capabilities: Capabilities) -> String {
         let mut text = template::declarations(&self.head(), capabilities);
-        let constants: BTreeMap<String, u32> = crate::all_constants(&[], capabilities);
-        template::expand(&self.source(), &constants, &crate::find, &mut text);
+        let mut constants: BTreeMap<String, u32> = crate::all_constants(&[], capabilities);
+        template::expand(&self.source(), &mut constants, &crate::find, &mut text);
         text
     }
 

@@ -85,7 +85,7 @@ impl Kernel {
         let head = self.head();
         let mut text = template::declarations(&head, capabilities);
         symbols::declarations(constants, &mut text);
-        template::expand(self.source, &all_constants(constants, capabilities), &find, &mut text);
+        template::expand(self.source, &mut all_constants(constants, capabilities), &find, &mut text);
         text
     }
 }

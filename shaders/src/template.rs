@@ -127,24 +127,27 @@ pub(crate) fn declarations(head: &Head, capabilities: Capabilities) -> String {
 /// `#endif` by the constants, `#include name` by the text that `find` has of this name, and `${NAME}` by the value of the
 /// constant. Values are names where the constant is an enumeration, and numbers elsewhere. The lines from `#for i NAME` to `#endfor` are
 /// repeated as many times as the value of the constant or the number NAME says, with `i` as a constant from 0 on. `#set NAME n` makes a
-/// constant of a number for the rest of the source.
+/// constant of a number for the rest of the source. (Modules for browsers know neither, nor the kernels that use them.)
 ///
 /// A name that is unknown stays as it is, which no shader compiler accepts: a mistake in a source is found by the tests,
 /// which compile every source with every value that its head names.
+#[cfg_attr(
+    target_arch = "wasm32",
+    expect(clippy::while_let_on_iterator, reason = "elsewhere repetitions take lines, too")
+)]
 pub(crate) fn expand(
     source: &str,
-    constants: &BTreeMap<String, u32>,
+    constants: &mut BTreeMap<String, u32>,
     find: &impl Fn(&str) -> Option<&'static str>,
     out: &mut String,
 ) {
-    let mut constants = constants.clone();
     // Whether the lines of each open condition are taken.
     let mut taken: Vec<bool> = Vec::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
         let Some(directive) = line.trim_start().strip_prefix('#') else {
             if taken.iter().all(|&taken| taken) {
-                substitute(line, &constants, out);
+                substitute(line, constants, out);
                 out.push('\n');
             }
             continue;
@@ -169,12 +172,14 @@ pub(crate) fn expand(
             }
             "endif" => drop(taken.pop()),
             "include" if taken.iter().all(|&taken| taken) => match find(rest.trim()) {
-                Some(included) => expand(included, &constants, find, out),
+                Some(included) => expand(included, constants, find, out),
                 None => {
                     out.push_str(line);
                     out.push('\n');
                 }
             },
+            // The kernels that modules for browsers leave out use these.
+            #[cfg(not(target_arch = "wasm32"))]
             "for" => {
                 let body = repeated(&mut lines);
                 let (name, count) = rest.trim().split_once(' ').unwrap_or_default();
@@ -186,12 +191,13 @@ pub(crate) fn expand(
                     out.push('\n');
                     continue;
                 };
-                let mut constants = constants.clone();
                 for i in 0..count {
                     constants.insert(name.to_owned(), i);
-                    expand(&body, &constants, find, out);
+                    expand(&body, constants, find, out);
                 }
+                constants.remove(name);
             }
+            #[cfg(not(target_arch = "wasm32"))]
             "set" if taken.iter().all(|&taken| taken) => {
                 let (name, value) = rest.trim().split_once(' ').unwrap_or_default();
                 match value.parse() {
@@ -208,6 +214,7 @@ pub(crate) fn expand(
 }
 
 /// The lines up to the end of a repetition that has begun.
+#[cfg(not(target_arch = "wasm32"))]
 fn repeated<'a>(lines: &mut impl Iterator<Item = &'a str>) -> String {
     let mut body = String::new();
     let mut depth = 1;
@@ -247,9 +254,9 @@ mod tests {
     use super::*;
 
     fn expanded(source: &str, constants: &[(&str, u32)]) -> String {
-        let constants = constants.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        let mut constants = constants.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
         let mut out = String::new();
-        expand(source, &constants, &|name| (name == "other").then_some("included ${A}\n"), &mut out);
+        expand(source, &mut constants, &|name| (name == "other").then_some("included ${A}\n"), &mut out);
         out
     }
 

@@ -157,7 +157,7 @@ fn is_plain(ty: &str) -> bool {
 fn body(kernel: &Kernel, constants: &[(&'static str, u32)], capabilities: Capabilities) -> String {
     let mut text = String::new();
     symbols::declarations(constants, &mut text);
-    template::expand(kernel.source, &all_constants(constants, capabilities), &find, &mut text);
+    template::expand(kernel.source, &mut all_constants(constants, capabilities), &find, &mut text);
     text
 }
 
