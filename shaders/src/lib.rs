@@ -7,8 +7,9 @@
 //!   made from it.
 //! - Variants come from one source: `#if SUBGROUP` takes the lines for devices with subgroups, `${TILE}` is replaced by a
 //!   constant that is baked in. Where a constant is an enumeration of kiln-ir, sources compare it with names that are
-//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. `#for i TALL` repeats the lines up to `#endfor`. Tests compile every source with every set of capabilities and every
-//!   value that its head names, and translate each to SPIR-V, MSL and HLSL.
+//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. `#for i TALL` repeats the lines up to `#endfor`, and `#set TALL 2` makes a
+//!   constant. Tests compile every source with every set of capabilities and every value that its head names, and translate each to
+//!   SPIR-V, MSL and HLSL.
 //! - Element-wise chains are kernels made on demand ([`elementwise`]): the functions are WGSL, the chain calls them.
 //! - A workgroup is [`WORKGROUP`] invocations in one dimension, or half as many in some kernels with cooperative matrices. Grids of more
 //!   than 65 535 workgroups are folded into two dimensions, which the sources undo with `group_number(..)` of `wgsl/shared/common.wgsl`.

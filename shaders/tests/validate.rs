@@ -78,6 +78,13 @@ fn check(what: &str, text: &str, head: &Head, capabilities: Capabilities) {
     let [size, 1, 1] = entry.workgroup_size else { panic!("{what}: {:?}", entry.workgroup_size) };
     let whole = kiln_shaders::WORKGROUP;
     assert!(size == whole || head.cooperative && size == whole / 2, "{what}: {size} invocations");
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let shared = module.global_variables.iter().filter(|(_, global)| global.space == naga::AddressSpace::WorkGroup);
+    let shared: u32 = shared.map(|(_, global)| layouter[global.ty].size).sum();
+    // GPUs with cooperative matrices offer this much; a driver was seen to hang beyond it.
+    assert!(!head.cooperative || shared <= 48 * 1024, "{what}: {shared} bytes for a workgroup");
+
     let mut bindings = Vec::new();
     for (_, global) in module.global_variables.iter() {
         if let naga::AddressSpace::Storage { access } = global.space {

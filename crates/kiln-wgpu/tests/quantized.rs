@@ -336,15 +336,16 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
         let mut random = Random::new(103);
         for format in QuantFormat::ALL {
             // One part of k, and several with a shorter last one; tiles and what goes beyond them; an odd number of
-            // blocks of 32. Formats share all but the decoding, so most get one of these.
+            // blocks of 32; more than eight rows of tiles. Formats share all but the decoding, so most get one of these.
             let all = precision == Precision::Contract
                 && matches!(format, QuantFormat::Q8_0 | QuantFormat::Mxfp4 | QuantFormat::Q4K | QuantFormat::Q6K);
-            let shapes =
-                [[257_usize, 260, 256], [70, 300, 1792], [128, 256, 17 * 32]].into_iter().take(if all { 3 } else { 1 });
+            let shapes = [[257_usize, 260, 256], [70, 300, 1792], [128, 256, 17 * 32], [1100, 260, 512]];
+            let shapes = shapes.into_iter().take(if all { 4 } else { 1 });
             // Most formats of blocks of 256 elements have a kernel of their own, in tiles of 16, 32 and 64 rows, that of Q6_K for these
             // numbers of rows. Parts of k are several blocks or one, and the last is shorter.
-            let few =
-                [[16, 4100, 1280], [40, 260, 4096], [20, 4100, 1280]].into_iter().filter(|_| format.block_len() == 256);
+            let few = [[16, 4100, 1280], [40, 4100, 1280], [20, 4100, 1280]]
+                .into_iter()
+                .filter(|_| format.block_len() == 256);
             for [m, n, k] in shapes.chain(few) {
                 if !k.is_multiple_of(format.block_len()) {
                     continue;
@@ -366,12 +367,43 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
     }
 }
 
+/// A kernel that adds something itself, because k is not split, rounds as an addition after it.
+#[test]
+fn sums_with_products_of_many_weights_are_those_of_two_operations() {
+    let Some(device) = support::device() else { return };
+    if !device.has_cooperative_matrices() {
+        eprintln!("left out: {} has no cooperative matrices", device.adapter());
+        return;
+    }
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(109);
+    let (n, k) = (16_400, 512);
+    for (format, m) in [(QuantFormat::Q4K, 9), (QuantFormat::Q2K, 20), (QuantFormat::Q5K, 70), (QuantFormat::Q6K, 64)] {
+        let few = encoded(format, &random.uniforms(7 * k, -1.0, 1.0));
+        let w: Vec<u8> = few.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect();
+        let (x, addend) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(m * n, -9.0, 9.0));
+        let weights = Operand::blocks(&w, &[n, k], format).unwrap();
+        let op = Op::from(QuantMatmul { format });
+        let product = backend.run(&op, &[Operand::f32(&x, &[m, k]).unwrap(), weights]).unwrap();
+
+        let mut batch = GpuCommandBatch::new(device.clone());
+        let (x, more) = (batch.upload(&x, &[m, k]).unwrap(), batch.upload(&addend, &[m, n]).unwrap());
+        let weights = batch.upload_operand(&weights).unwrap();
+        let fused = batch.record(op, &[x, weights]).unwrap();
+        let sum = batch.add(fused, more).unwrap();
+        let got = batch.run(&[sum]).unwrap();
+        let want = product[0].as_data().f32().iter().zip(&addend).map(|(product, addend)| product + addend);
+        let wrong = want.zip(got[0].as_data().f32()).filter(|(want, got)| want != *got).count();
+        assert_eq!(wrong, 0, "{} with {m} rows", format.name());
+    }
+}
+
 /// Products share what the rows are split into only while nothing else has been written there.
 #[test]
 fn products_of_the_same_rows_in_a_graph_are_those_of_single_operations() {
     let Some(device) = support::device() else { return };
     // Of the kernel for formats with integers, and of that for others.
-    for (format, m) in [(QuantFormat::Q4K, 40), (QuantFormat::Q8_0, 70)] {
+    for (format, m) in [(QuantFormat::Q4K, 40), (QuantFormat::Q4K, 70), (QuantFormat::Q8_0, 70)] {
         check_same_rows(&device, format, m);
     }
 }

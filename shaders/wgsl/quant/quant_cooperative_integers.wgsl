@@ -512,8 +512,8 @@ fn main(
             if quarter == 3u {
                 next_head = head_of(begin + next / 4u, half);
             }
-            // Units for cooperative matrices truncate: the sums of a slice are added with rounding. Rests come first, because their
-            // products are the smallest.
+            // Units for cooperative matrices truncate: the sums of a slice are added with rounding. In each step rests come first,
+            // because their products are the smallest.
 #for i TALL
 #for j WIDE
             var s_${i}_${j} = Sums();

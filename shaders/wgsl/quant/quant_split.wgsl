@@ -3,9 +3,9 @@
 //
 // A workgroup takes a row. If PASSES is not one, the numbers of four elements are followed by their rests. If it is two, sixteen rows of
 // 64 neighbours lie together, and four neighbours are in the order 0, 2, 1, 3. The sums of sixteens come after all rows, four together:
-// a sixteenth of each sum, and 2^11 times what f16 leaves of it, with sixteen rows of 256 neighbours together. The unit is a power of two, so that the largest magnitude is from 2^14 to 2^15. It is NaN
-// if the row has to be multiplied element by element: if not all of it is finite, if it is tiny or huge, or if the rests of four
-// neighbours would vanish beside the largest of the row.
+// a sixteenth of each sum, and 2^11 times what f16 leaves of it, with sixteen rows of 256 neighbours together. The unit is a power of two,
+// so that the largest magnitude is from 2^14 to 2^15. It is NaN if the row has to be multiplied element by element: if not all of it is
+// finite, if it is tiny or huge, or if the rests of four neighbours would vanish beside the largest of the row.
 #trusted rows and vectors are guarded
 #input x: array<vec4<f32>>
 #output planes: array<vec2<u32>>

@@ -14,8 +14,7 @@ struct Five {
 // Loads word `at` and the four after it. The last may lie behind all blocks.
 fn load_five(at: u32) -> Two {
 #if ROWS == 1
-    let four = vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
-    return Two(four, vec4<u32>(word_at(at + 4u), 0u, 0u, 0u));
+    return Two(four_words(at), vec4<u32>(word_at(at + 4u), 0u, 0u, 0u));
 #else
     let first = at >> 2u;
     return Two(blocks[first], blocks[min(first + 1u, arrayLength(&blocks) - 1u)]);
@@ -42,7 +41,11 @@ fn five_words(at: u32) -> Five {
 }
 
 fn four_words(at: u32) -> vec4<u32> {
+#if ROWS == 1
+    return vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
+#else
     return five_words(at).four;
+#endif
 }
 
 // Sixteen bytes that begin in the middle of a word if `odd`.

@@ -256,7 +256,9 @@ impl Lower<GpuDevice> for QuantMatmul {
         let product = Product { format: self.format, n, blocks: k / self.format.block_len() };
         let row_bytes = product.blocks * self.format.block_bytes();
         let target = plan.target;
-        let rows_of_x = pieces(&target.limits, m, &[4 * k, 4 * n]);
+        // Numbers of f16 with their rests and sums of sixteens take more than x.
+        let planes = if target.is_cooperative() { 5 * k } else { 4 * k };
+        let rows_of_x = pieces(&target.limits, m, &[4 * k, planes, 4 * n]);
         let of_weights = pieces(&target.limits, n, &[row_bytes]);
         let way =
             |rows: &Piece, columns: &Piece| way_on(target, self.format, [rows.len, columns.len, k], columns.len == n);
@@ -576,6 +578,24 @@ mod tests {
         assert!(rounded(64).is_some() && rounded(65).is_none());
         let plain = Target { cooperative: false, ..target(Precision::Contract) };
         assert_eq!(Integers::new(&plain, QuantFormat::Q4K, [16, 4096, 4096], true), None);
+    }
+
+    #[test]
+    fn rows_as_numbers_of_f16_fit_a_binding() {
+        let limits = wgpu::Limits { max_storage_buffer_binding_size: 1 << 20, ..wgpu::Limits::default() };
+        let target = Target { limits, cooperative: true, precision: Precision::default() };
+        let (m, n, k) = (600, 256, 512);
+        let mut graph = Graph::new();
+        let x = graph.input(TensorType::f32(Shape::new(&[m, k]).unwrap()));
+        let format = QuantFormat::Q4K;
+        let weights = graph.input(TensorType::blocks(format, Shape::new(&[n, k]).unwrap()).unwrap());
+        let product = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
+        let plan = Plan::<GpuDevice>::new(&graph, &[product], &target).unwrap();
+        let rows =
+            plan.steps.iter().filter(|step| step.code.name() == "quant_split").map(|step| step.params[0] as usize);
+        let rows: Vec<usize> = rows.collect();
+        assert_eq!(rows.iter().sum::<usize>(), m);
+        assert!(rows.iter().all(|rows| rows.next_multiple_of(16) * (4 * k + k / 4) <= 1 << 20), "{rows:?}");
     }
 
     #[test]
