@@ -204,7 +204,7 @@ sources! {
         MATVEC_COLUMNS = matvec_columns;
         /// Products of the rows of a matrix with a few vectors.
         MATVEC_ROWS = matvec_rows;
-    } @natively includes [cooperative_slice, cooperative_step] {
+    } @natively includes [cooperative_slice, cooperative_step, tiles_in_bands] {
         /// Products of large matrices of f16 through cooperative matrices.
         MATMUL_COOPERATIVE = matmul_cooperative;
     }

@@ -133,44 +133,31 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    // The same as `group_number`, inline: naga treats the result of a function as one that differs between invocations.
-    let number = group.y * groups.x + group.x;
-    if number >= p.total {
-        return;
-    }
-    let tiles = p.down * p.across;
-    let batch = number / tiles;
-    // Tiles are taken in bands of eight rows of them, so that those that run at the same time share operands.
-    let within = number % tiles;
-    let band = within / (8u * p.across);
-    let height = min(8u, p.down - 8u * band);
-    let place = within - 8u * p.across * band;
-    let row_origin = (8u * band + place % height) * ROWS;
-    let column_origin = (place / height) * COLUMNS;
-    let a_base = batch * p.a_batch / 4u;
-    let b_base = batch * p.b_batch / 4u;
+#include tiles_in_bands
+    let a_base = layer * p.a_batch / 4u;
+    let b_base = layer * p.b_batch / 4u;
     let subgroup = local / 32u;
     // The block of C of this subgroup within the tile.
     let down = (subgroup / 4u) * 64u;
     let right = (subgroup % 4u) * (COLUMNS / 4u);
 
-    store_a(0u, local, load_a(a_base, row_origin, 0u, 0u, local));
-    store_a(1u, local, load_a(a_base, row_origin, 0u, 1u, local));
-    store_a(2u, local, load_a(a_base, row_origin, 0u, 2u, local));
-    store_a(3u, local, load_a(a_base, row_origin, 0u, 3u, local));
-    store_b(0u, local, load_b(b_base, column_origin, 0u, 0u, local));
-    store_b(1u, local, load_b(b_base, column_origin, 0u, 1u, local));
-    store_b(2u, local, load_b(b_base, column_origin, 0u, 2u, local));
-    store_b(3u, local, load_b(b_base, column_origin, 0u, 3u, local));
-    store_b(4u, local, load_b(b_base, column_origin, 0u, 4u, local));
-    store_b(5u, local, load_b(b_base, column_origin, 0u, 5u, local));
-    store_b(6u, local, load_b(b_base, column_origin, 0u, 6u, local));
-    store_b(7u, local, load_b(b_base, column_origin, 0u, 7u, local));
+    store_a(0u, local, load_a(a_base, first_row, 0u, 0u, local));
+    store_a(1u, local, load_a(a_base, first_row, 0u, 1u, local));
+    store_a(2u, local, load_a(a_base, first_row, 0u, 2u, local));
+    store_a(3u, local, load_a(a_base, first_row, 0u, 3u, local));
+    store_b(0u, local, load_b(b_base, first_column, 0u, 0u, local));
+    store_b(1u, local, load_b(b_base, first_column, 0u, 1u, local));
+    store_b(2u, local, load_b(b_base, first_column, 0u, 2u, local));
+    store_b(3u, local, load_b(b_base, first_column, 0u, 3u, local));
+    store_b(4u, local, load_b(b_base, first_column, 0u, 4u, local));
+    store_b(5u, local, load_b(b_base, first_column, 0u, 5u, local));
+    store_b(6u, local, load_b(b_base, first_column, 0u, 6u, local));
+    store_b(7u, local, load_b(b_base, first_column, 0u, 7u, local));
 #if COLUMNS == 128
-    store_a(4u, local, load_a(a_base, row_origin, 0u, 4u, local));
-    store_a(5u, local, load_a(a_base, row_origin, 0u, 5u, local));
-    store_a(6u, local, load_a(a_base, row_origin, 0u, 6u, local));
-    store_a(7u, local, load_a(a_base, row_origin, 0u, 7u, local));
+    store_a(4u, local, load_a(a_base, first_row, 0u, 4u, local));
+    store_a(5u, local, load_a(a_base, first_row, 0u, 5u, local));
+    store_a(6u, local, load_a(a_base, first_row, 0u, 6u, local));
+    store_a(7u, local, load_a(a_base, first_row, 0u, 7u, local));
 #endif
     workgroupBarrier();
     // Row by row; two columns of blocks, or four.
@@ -195,23 +182,23 @@ fn main(
     // The loads of a slice are between barriers, with the products of the slice before, which hide their latency:
     // otherwise drivers move loads towards their use.
     for (var k = DEPTH; k < p.k; k += DEPTH) {
-        let a0 = load_a(a_base, row_origin, k, 0u, local);
-        let a1 = load_a(a_base, row_origin, k, 1u, local);
-        let a2 = load_a(a_base, row_origin, k, 2u, local);
-        let a3 = load_a(a_base, row_origin, k, 3u, local);
-        let b0 = load_b(b_base, column_origin, k, 0u, local);
-        let b1 = load_b(b_base, column_origin, k, 1u, local);
-        let b2 = load_b(b_base, column_origin, k, 2u, local);
-        let b3 = load_b(b_base, column_origin, k, 3u, local);
-        let b4 = load_b(b_base, column_origin, k, 4u, local);
-        let b5 = load_b(b_base, column_origin, k, 5u, local);
-        let b6 = load_b(b_base, column_origin, k, 6u, local);
-        let b7 = load_b(b_base, column_origin, k, 7u, local);
+        let a0 = load_a(a_base, first_row, k, 0u, local);
+        let a1 = load_a(a_base, first_row, k, 1u, local);
+        let a2 = load_a(a_base, first_row, k, 2u, local);
+        let a3 = load_a(a_base, first_row, k, 3u, local);
+        let b0 = load_b(b_base, first_column, k, 0u, local);
+        let b1 = load_b(b_base, first_column, k, 1u, local);
+        let b2 = load_b(b_base, first_column, k, 2u, local);
+        let b3 = load_b(b_base, first_column, k, 3u, local);
+        let b4 = load_b(b_base, first_column, k, 4u, local);
+        let b5 = load_b(b_base, first_column, k, 5u, local);
+        let b6 = load_b(b_base, first_column, k, 6u, local);
+        let b7 = load_b(b_base, first_column, k, 7u, local);
 #if COLUMNS == 128
-        let a4 = load_a(a_base, row_origin, k, 4u, local);
-        let a5 = load_a(a_base, row_origin, k, 5u, local);
-        let a6 = load_a(a_base, row_origin, k, 6u, local);
-        let a7 = load_a(a_base, row_origin, k, 7u, local);
+        let a4 = load_a(a_base, first_row, k, 4u, local);
+        let a5 = load_a(a_base, first_row, k, 5u, local);
+        let a6 = load_a(a_base, first_row, k, 6u, local);
+        let a7 = load_a(a_base, first_row, k, 7u, local);
 #endif
 #include cooperative_slice
         workgroupBarrier();
@@ -237,10 +224,10 @@ fn main(
     }
 #include cooperative_slice
 
-    let base = batch * p.m * p.n;
-    let row = row_origin + down;
-    let column = column_origin + right;
-    if row_origin + ROWS <= p.m && column_origin + COLUMNS <= p.n {
+    let base = layer * p.m * p.n;
+    let row = first_row + down;
+    let column = first_column + right;
+    if first_row + ROWS <= p.m && first_column + COLUMNS <= p.n {
         let at = base + row * p.n + column;
         let stride = p.n;
         let next = 16u * stride;

@@ -162,21 +162,8 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    // The same as `group_number`, inline: naga treats the result of a function as one that differs between invocations.
-    let number = group.y * groups.x + group.x;
-    if number >= p.total {
-        return;
-    }
-    let tiles = p.down * p.across;
-    let split = number / tiles;
-    // Tiles are taken in bands of eight rows of them, so that those that run at the same time share weights.
-    let within = number % tiles;
-    let band = within / (8u * p.across);
-    let height = min(8u, p.down - 8u * band);
-    let place_in_band = within - 8u * p.across * band;
-    let first_row = (8u * band + place_in_band % height) * ROWS;
-    let first_column = (place_in_band / height) * COLUMNS;
-    let first_slice = split * p.slice;
+#include tiles_in_bands
+    let first_slice = layer * p.slice;
     let end = min(first_slice + p.slice, p.k_blocks * PARTS);
     let subgroup = local / 32u;
     // The lines of this subgroup's blocks.
@@ -222,7 +209,7 @@ fn main(
         atomicOr(&odd[local / 64u], 1u << ((local / 2u) % 32u));
     }
     let lane = local % 32u;
-    let base = split * p.stride + p.out_first + first_column;
+    let base = layer * p.stride + p.out_first + first_column;
     let row = (subgroup / ACROSS) * 64u;
     let column = (subgroup % ACROSS) * (COLUMNS / ACROSS);
     let columns = p.n - first_column;

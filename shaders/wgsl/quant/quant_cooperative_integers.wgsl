@@ -6,7 +6,7 @@
 // 2^-24 times as large, subnormal below 1024: two weights take few operations, and one matrix holds them exactly. For Q6_K the magnitude
 // is up to 4096, so a second matrix holds what f16 leaves, which is 0 or 1. Q3_K and Q6_K have no least.
 //
-// A workgroup makes ROWS rows of results for LINES columns, lines of weights, in slices of 64 elements (two parts). A subgroup makes
+// A workgroup makes ROWS rows of results for COLUMNS columns, a line of weights each, in slices of 64 elements (two parts). A subgroup makes
 // 16 TALL of the rows for 16 WIDE of the columns. `quant_split` has written the rows of x as numbers of f16 in units of their own, what
 // those leave, and the sums of sixteens. After each block the products of the least with the sums of sixteens are subtracted, and the
 // difference is multiplied by the units of the lines and added to results that stay in registers. Slices are loaded one ahead. Four
@@ -64,7 +64,7 @@ const ACROSS: u32 = 4u;
 const SUBGROUPS: u32 = DOWN * ACROSS;
 const THREADS: u32 = 32u * SUBGROUPS;
 const ROWS: u32 = ${ROWS}u;
-const LINES: u32 = 16u * ${WIDE}u * ACROSS;
+const COLUMNS: u32 = 16u * ${WIDE}u * ACROSS;
 // From one row of x to the next, and from one line to the next. Rests come sixteen vectors after numbers. Reads of eight lines do not meet
 // in a bank.
 const LINE_A: u32 = 34u;
@@ -83,17 +83,18 @@ const LINE_L: u32 = LINE_B;
 #else
 const SUMS: u32 = ROWS * LINE_A;
 const LINE_S: u32 = 10u;
-const LEAST: u32 = LINES * LINE_B;
+const LEAST: u32 = COLUMNS * LINE_B;
 const LINE_L: u32 = 10u;
 #endif
 
-var<workgroup> tile_a: array<vec4<f16>, max(ROWS * LINE_A, SUMS + ROWS * LINE_S)>;
 #if FORMAT == Q2_K, Q4_K, Q5_K
-var<workgroup> tile_b: array<vec4<f16>, max(LINES * LINE_B, LEAST + LINES * LINE_L)>;
+var<workgroup> tile_a: array<vec4<f16>, max(ROWS * LINE_A, SUMS + ROWS * LINE_S)>;
+var<workgroup> tile_b: array<vec4<f16>, max(COLUMNS * LINE_B, LEAST + COLUMNS * LINE_L)>;
 #else
-var<workgroup> tile_b: array<vec4<f16>, LINES * LINE_B>;
+var<workgroup> tile_a: array<vec4<f16>, ROWS * LINE_A>;
+var<workgroup> tile_b: array<vec4<f16>, COLUMNS * LINE_B>;
 #endif
-var<workgroup> line_units: array<f32, LINES>;
+var<workgroup> line_units: array<f32, COLUMNS>;
 // A block of results for each subgroup.
 var<workgroup> block_of: array<f32, 256u * SUBGROUPS>;
 // Columns that are multiplied element by element, a bit each, and then rows. With an array of another size than whole vectors of sixteen
@@ -392,20 +393,20 @@ fn four_of(at: u32) -> vec4<f32> {
     return vec4<f32>(block_of[at], block_of[at + 32u], block_of[at + 64u], block_of[at + 96u]);
 }
 
-fn write(split: u32, row: u32, column: u32, sum: f32) {
+fn write(layer: u32, row: u32, column: u32, sum: f32) {
     let at = p.out_first + row * p.out_row + column;
     var result = finished(sum);
 #if ADDS
     result += more[at];
 #endif
-    out[split * p.stride + at] = result;
+    out[layer * p.stride + at] = result;
 }
 
 // Writes every second of eight rows of a column.
-fn write_four(split: u32, row: u32, column: u32, sums: vec4<f32>) {
+fn write_four(layer: u32, row: u32, column: u32, sums: vec4<f32>) {
     for (var i = 0u; i < 4u; i++) {
         if row + 2u * i < p.m && column < p.n {
-            write(split, row + 2u * i, column, sums[i] * units[row + 2u * i]);
+            write(layer, row + 2u * i, column, sums[i] * units[row + 2u * i]);
         }
     }
 }
@@ -416,21 +417,8 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    // The same as `group_number`, inline: naga treats the result of a function as one that differs between invocations.
-    let number = group.y * groups.x + group.x;
-    if number >= p.total {
-        return;
-    }
-    // Tiles are taken in bands of eight rows of them, so that those that run at the same time share weights.
-    let tiles = p.down * p.across;
-    let split = number / tiles;
-    let within = number % tiles;
-    let band = within / (8u * p.across);
-    let height = min(8u, p.down - 8u * band);
-    let place_in_band = within - 8u * p.across * band;
-    let first_row = (8u * band + place_in_band % height) * ROWS;
-    let first_column = (place_in_band / height) * LINES;
-    let first_slice = 4u * split * p.slice;
+#include tiles_in_bands
+    let first_slice = 4u * layer * p.slice;
     let end = min(first_slice + 4u * p.slice, 4u * p.k_blocks);
     let subgroup = local / 32u;
     let lane = local % 32u;
@@ -611,8 +599,8 @@ fn main(
     let column = first_column + right + lane % 16u;
 #for i TALL
 #for j WIDE
-    write_four(split, row + 16u * ${i}u, column + 16u * ${j}u, all_${i}_${j}_0);
-    write_four(split, row + 16u * ${i}u + 8u, column + 16u * ${j}u, all_${i}_${j}_1);
+    write_four(layer, row + 16u * ${i}u, column + 16u * ${j}u, all_${i}_${j}_0);
+    write_four(layer, row + 16u * ${i}u + 8u, column + 16u * ${j}u, all_${i}_${j}_1);
 #endfor
 #endfor
     // The next results take the place of others.
@@ -625,13 +613,13 @@ fn main(
     if any == 0u {
         return;
     }
-    for (var i = local; i < ROWS * LINES; i += THREADS) {
-        let r = i / LINES;
-        let j = i % LINES;
+    for (var i = local; i < ROWS * COLUMNS; i += THREADS) {
+        let r = i / COLUMNS;
+        let j = i % COLUMNS;
         let is_odd = (atomicLoad(&odd[ODD_ROWS + r / 32u]) >> (r % 32u)) | (atomicLoad(&odd[j / 32u]) >> (j % 32u));
         if (is_odd & 1u) != 0u && first_row + r < p.m && first_column + j < p.n {
             let sum = exact(first_row + r, first_column + j, first_slice * 2u, end * 2u);
-            write(split, first_row + r, first_column + j, sum);
+            write(layer, first_row + r, first_column + j, sum);
         }
     }
 }
