@@ -208,7 +208,7 @@ sources! {
         /// Products of large matrices of f16 through cooperative matrices.
         MATMUL_COOPERATIVE = matmul_cooperative;
     }
-    quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
+    quant includes [book, book_normal, exact, few_rows, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
         q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, words, write_iq4_xs, write_q2_k, write_q3_k,
         write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
@@ -217,6 +217,8 @@ sources! {
         QUANT_MATMUL = quant_matmul;
         /// Products of a few rows with quantised weights.
         QUANT_MATVEC = quant_matvec;
+        /// Gates of products of one row with quantised weights.
+        QUANT_GATED = quant_gated;
         /// Blocks of 256 elements with scales and minima of sub-blocks.
         QUANTIZE_AFFINE = quantize_affine;
         /// Blocks of MXFP4.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{Custom, Op, RmsNorm};
+use kiln_ir::op::{Custom, Elementwise, Op, RmsNorm};
 use kiln_ir::{Result, TensorType};
 
 use crate::location::Value;
@@ -181,6 +181,22 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         outputs: &[Value],
     ) -> Result<()> {
         crate::lower::normed(norm, op, plan, inputs, outputs)
+    }
+
+    /// Adds the steps of a gate and of the two products that it takes to a plan: inputs are the rows, the weights of both products, and
+    /// gamma if the rows are normalised first. By default each of the three is a separate step.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::lower`].
+    fn lower_gated(
+        gate: &Elementwise,
+        norm: Option<&RmsNorm>,
+        op: &Op,
+        plan: &mut Lowering<'_, Self>,
+        inputs: &[Value],
+        outputs: &[Value],
+    ) -> Result<()> {
+        crate::lower::gated(gate, norm, op, plan, inputs, outputs)
     }
 
     /// Adds the steps of a fused element-wise chain to a plan.

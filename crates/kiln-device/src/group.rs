@@ -293,6 +293,17 @@ impl<D: Driver> Driver for Group<D> {
         for_device(plan, |plan| D::lower_normed(norm, op, plan, inputs, outputs))
     }
 
+    fn lower_gated(
+        gate: &Elementwise,
+        norm: Option<&RmsNorm>,
+        op: &Op,
+        plan: &mut Lowering<'_, Self>,
+        inputs: &[Value],
+        outputs: &[Value],
+    ) -> Result<()> {
+        for_device(plan, |plan| D::lower_gated(gate, norm, op, plan, inputs, outputs))
+    }
+
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         for_device(plan, |plan| D::lower_fused(fused, plan, inputs, outputs))
     }

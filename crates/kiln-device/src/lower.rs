@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kiln_ir::op::{BroadcastTo, Cast, Op, Operation, Permute, Quantize, RmsNorm};
+use kiln_ir::op::{BroadcastTo, Cast, Elementwise, Op, Operation, Permute, Quantize, RmsNorm};
 use kiln_ir::{DType, Result, Shape, TensorType};
 
 use crate::driver::Driver;
@@ -68,6 +68,35 @@ pub fn normed<D: Driver>(
     let normal = plan.scratch(x.ty);
     D::lower(&Op::from(*norm), plan, &[*x, *gamma], &[normal])?;
     D::lower(op, plan, &[&[normal], operands].concat(), outputs)
+}
+
+/// Lowers a gate and the two products that it takes: the products to scratch memory, then the gate. The body of
+/// [`Driver::lower_gated`] where no kernel does all.
+///
+/// # Errors
+/// The errors of [`Driver::lower`].
+pub fn gated<D: Driver>(
+    gate: &Elementwise,
+    norm: Option<&RmsNorm>,
+    op: &Op,
+    plan: &mut Lowering<'_, D>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    let (&[x, first, second, ref gamma @ ..], &[out]) = (inputs, outputs) else {
+        return D::lower(&(*gate).into(), plan, inputs, outputs);
+    };
+    let mut products = Vec::with_capacity(2);
+    for weights in [first, second] {
+        let product = plan.scratch(out.ty);
+        let operands = [&[x, weights], gamma].concat();
+        match norm {
+            None => D::lower(op, plan, &operands, &[product])?,
+            Some(norm) => D::lower_normed(norm, op, plan, &operands, &[product])?,
+        }
+        products.push(product);
+    }
+    D::lower(&(*gate).into(), plan, &products, outputs)
 }
 
 /// Lowers an operation that works along the last dimension, along dimension `axis` of `x`: on a copy in which it is the last, where

@@ -86,6 +86,9 @@ impl<D: Driver> Plan<D> {
                 begins.push(steps.len());
                 let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut kept, &mut faults);
                 match step {
+                    Step::Run { op, norm, gate: Some(gate), .. } => {
+                        D::lower_gated(gate, norm.as_ref(), op, &mut lowering, inputs, outputs)?;
+                    }
                     Step::Run { op, norm: None, .. } => D::lower(op, &mut lowering, inputs, outputs)?,
                     Step::Run { op, norm: Some(norm), .. } => {
                         D::lower_normed(norm, op, &mut lowering, inputs, outputs)?;
@@ -126,8 +129,8 @@ impl<D: Driver> Plan<D> {
 fn common(steps: &[Step]) -> Option<(&Op, Option<&RmsNorm>)> {
     fn of(step: &Step) -> Option<(&Op, Option<&RmsNorm>)> {
         match step {
-            Step::Run { op, norm, .. } => Some((op, norm.as_ref())),
-            Step::Fused(_) => None,
+            Step::Run { op, norm, gate: None, .. } => Some((op, norm.as_ref())),
+            Step::Run { .. } | Step::Fused(_) => None,
         }
     }
     let (first, others) = steps.split_first()?;

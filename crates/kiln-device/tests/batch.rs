@@ -4,8 +4,8 @@ use std::thread;
 
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Batch as BatchOf, GraphRunner, Statistics};
-use kiln_ir::graph::{FusionLimits, Graph, TensorId};
-use kiln_ir::op::{Custom, Elementwise, Matmul, Op, Reduction};
+use kiln_ir::graph::{FusionLimits, Graph, NormLimits, TensorId};
+use kiln_ir::op::{Custom, Elementwise, Matmul, Op, QuantMatmul, Reduction};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
 
 use crate::support::{
@@ -44,6 +44,34 @@ fn results_are_right_whatever_is_fused() {
             batch.read_many(&[product, out, sum]).unwrap(),
             [PRODUCT, OUT, OUT].map(|x| Buffer::F32(x.to_vec()))
         );
+    }
+}
+
+#[test]
+fn gates_and_norms_give_the_same_with_and_without_their_products() {
+    let format = QuantFormat::Q4_0;
+    let norms =
+        NormLimits { rows: 2, formats: &[QuantFormat::Q4_0], elements: usize::MAX, many: usize::MAX, multiples: &[] };
+    let results = |fusion: FusionLimits| {
+        let device = HostDevice::new(HostOptions { fusion, ..HostOptions::default() });
+        let mut batch = Batch::new(device);
+        let x = batch.upload(&numbers(64), &[2, 32]).unwrap();
+        let gamma = batch.upload(&numbers(96)[64..], &[32]).unwrap();
+        let normal = batch.rms_norm(x, gamma, 1e-5).unwrap();
+        let mut blocks = vec![0; format.bytes(5 * 32).unwrap()];
+        format.encode(&numbers(160), &mut blocks).unwrap();
+        let weights = [(); 2].map(|()| batch.upload_blocks(&blocks, &[5, 32], format).unwrap());
+        let ends = [x, normal].map(|x| {
+            let [gate, up] = weights.map(|weights| batch.record(QuantMatmul { format }, &[x, weights]).unwrap());
+            batch.swiglu(gate, up).unwrap()
+        });
+        batch.execute(&ends).unwrap();
+        ends.map(|end| batch.read(end).unwrap())
+    };
+    let expected = results(FusionLimits::NONE);
+    assert!(expected.iter().flatten().all(|y| y.is_finite()) && expected[0] != expected[1]);
+    for norms in [None, Some(norms)] {
+        assert_eq!(results(FusionLimits { gates: 2, norms, ..FusionLimits::default() }), expected);
     }
 }
 

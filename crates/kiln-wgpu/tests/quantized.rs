@@ -4,7 +4,7 @@
 mod support;
 
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
-use kiln_ir::op::{Op, QuantMatmul, Quantize, RmsNorm};
+use kiln_ir::op::{Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Record, Shape, TensorType};
 use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, numerics};
 
@@ -285,6 +285,61 @@ fn check_normalised(device: &GpuDevice, format: QuantFormat, [n, k]: [usize; 2],
                 is_close || got.is_nan() && sum.is_nan(),
                 "{format:?}, {n} x {k}, {name}: element {j} is {got}, exact {sum}"
             );
+        }
+    }
+}
+
+/// Gates in one step with their products of one row: the gates of these products computed alone.
+#[test]
+fn gates_of_products_of_one_row_are_those_of_single_operations() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(113);
+    let gates = [Elementwise::swiglu(), Elementwise::geglu(), Elementwise::geglu_tanh()];
+    let step = kiln_device::conformance::sample().min(4);
+    for (number, format) in QuantFormat::ALL.into_iter().enumerate().step_by(step) {
+        // Two pieces of a row; then a tensor whose last lanes have one row. The number of lanes is the same for one product and two.
+        let [n, k] = [[70, 4096 + 512], [71, 256]][number / step % 2];
+        let weights = [(); 2].map(|()| {
+            let few = encoded(format, &random.uniforms(7 * k, -1.0, 1.0));
+            few.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect::<Vec<u8>>()
+        });
+        let ordinary = random.uniforms(k, -1.0, 1.0);
+        let scaled = |size: f32| ordinary.iter().map(|x| x * size).collect::<Vec<f32>>();
+        let mut special = ordinary.clone();
+        special[k / 2 + 3] = f32::INFINITY;
+        let rows = [ordinary.clone(), scaled(1e-30), scaled(1e25), special, vec![0.0; k]];
+        let gamma = random.uniforms(k, 0.5, 1.5);
+        // Each format with one function, because compiling takes longest.
+        let gate = gates[number / step % gates.len()];
+        for (x, is_normed) in rows.iter().flat_map(|x| [false, true].map(|is_normed| (x, is_normed))) {
+            let mut batch = GpuCommandBatch::new(device.clone());
+            let mut row = batch.upload(x, &[1, k]).unwrap();
+            if is_normed {
+                let gamma = batch.upload(&gamma, &[k]).unwrap();
+                row = batch.record(RmsNorm::new(1e-5), &[row, gamma]).unwrap();
+            }
+            let products = weights.each_ref().map(|blocks| {
+                let blocks = batch.upload_blocks(blocks, &[n, k], format).unwrap();
+                batch.record(QuantMatmul { format }, &[row, blocks]).unwrap()
+            });
+            let gated = batch.record(gate, &products).unwrap();
+            let before = device.statistics();
+            let got = batch.run(&[gated]).unwrap();
+            assert_eq!((device.statistics() - before).dispatches, 1, "the gate is part of the products");
+            let alone = batch.run(&products).unwrap();
+            let operands: Vec<Operand<'_>> =
+                alone.iter().map(|product| Operand::f32(product.as_data().f32(), &[1, n]).unwrap()).collect();
+            let expected = backend.run(&gate.into(), &operands).unwrap();
+            for (j, (got, expected)) in got[0].as_data().f32().iter().zip(expected[0].as_data().f32()).enumerate() {
+                // Compilers may join multiplications with additions in one of the kernels and not in the other.
+                let is_close = (got - expected).abs() <= expected.abs() * 1e-6 || got == expected;
+                let name = gate.kind().name();
+                assert!(
+                    is_close || got.is_nan() && expected.is_nan(),
+                    "{format:?}, {n} x {k}, {name}, normed {is_normed}: element {j} is {got}, alone {expected}"
+                );
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ struct Raw {
 
 fn raw_of(block: u32, part: u32) -> Raw {
     let at = 9u * block;
-    return Raw(blocks[at + 1u + part], blocks[at]);
+    return Raw(blocks_at(at + 1u + part), blocks_at(at));
 }
 
 fn unpacked(raw: Raw, block: u32, part: u32) -> Part {

@@ -8,7 +8,7 @@ struct Raw {
 
 fn raw_of(block: u32, part: u32) -> Raw {
     let at = 11u * block;
-    return Raw(blocks[at + 3u + part], blocks[at + 1u + part % 2u], blocks[at]);
+    return Raw(blocks_at(at + 3u + part), blocks_at(at + 1u + part % 2u), blocks_at(at));
 }
 
 fn unpacked(raw: Raw, block: u32, part: u32) -> Part {

@@ -10,6 +10,8 @@
 // not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
 // products of that row with the elements themselves.
 //
+// With GATED, which needs one row, two of the four rows are those of `ups` that belong to the two of `blocks`.
+//
 // With NORMED, which needs one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the
 // root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products
 // x gamma that all became zero, though both factors of one are not, have no scale either.
@@ -18,6 +20,12 @@ const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;
 // Groups of lanes in a workgroup.
 const SLOTS: u32 = ${WORKGROUP}u / LANES;
+// Rows of the weights whose results a group of lanes writes.
+#if GATED
+const COLUMNS: u32 = 2u;
+#else
+const COLUMNS: u32 = 4u;
+#endif
 // Vectors of a row of x that are laid out at a time.
 const PIECE: u32 = 1024u / ROWS;
 // Sixteens of elements of a row that are laid out at a time.
@@ -120,6 +128,9 @@ fn exact_product(begin: u32) -> f32 {
 fn add_elements(begin: vec4<u32>, lane: u32, row: u32, to: u32) {
     let x_begin = row * p.k_blocks * (LEN / 4u);
     for (var r = 0u; r < 4u; r++) {
+#if GATED
+        is_up = r > 1u;
+#endif
         var sum = 0.0;
         for (var i = lane; i < p.k_blocks * PARTS; i += LANES) {
             let block = i / PARTS;
@@ -267,7 +278,15 @@ struct Four {
 }
 
 fn four_of(at: vec4<u32>, part: u32) -> Four {
+#if GATED
+    is_up = false;
+    let a = raw_of(at.x, part);
+    let b = raw_of(at.y, part);
+    is_up = true;
+    return Four(a, b, raw_of(at.z, part), raw_of(at.w, part));
+#else
     return Four(raw_of(at.x, part), raw_of(at.y, part), raw_of(at.z, part), raw_of(at.w, part));
+#endif
 }
 
 // Adds the products of every LANES-th part of the rows that begin at these blocks, with the integers of x.
@@ -299,6 +318,22 @@ fn add_parts(begin: vec4<u32>, lane: u32, tile: u32, local: u32) {
     }
 }
 
+#if GATED
+// The results of two rows, from products with them and with those of `ups`.
+fn gated(products: vec4<f32>) -> vec2<f32> {
+#if GATED == 1
+    let opened = swish_of(products.xyxy);
+#endif
+#if GATED == 2
+    let opened = gelu_of(products.xyxy);
+#endif
+#if GATED == 3
+    let opened = gelu_tanh_of(products.xyxy);
+#endif
+    return opened.xy * products.zw;
+}
+#endif
+
 // The result at a place, from the product.
 fn result(product: f32, at: u32) -> f32 {
 #if ADDS
@@ -328,8 +363,8 @@ fn main(
         return;
     }
     let lane = local % LANES;
-    let column = (across * SLOTS + local / LANES) * 4u;
-    let begin = weight_rows(tile, vec4<u32>(column, column + 1u, column + 2u, column + 3u)) * p.k_blocks;
+    let column = (across * SLOTS + local / LANES) * COLUMNS;
+    let begin = weight_rows(tile, vec4<u32>(column) + vec4<u32>(0u, 1u, 2u, 3u) % COLUMNS) * p.k_blocks;
     for (var i = 0u; i < ROWS; i++) {
         sums[i] = vec4<f32>(0.0);
     }
@@ -380,16 +415,28 @@ fn main(
             let is_plain = is_ordinary(mean);
             for (var j = 0u; j < 4u; j++) {
                 if !is_plain || (bitcast<u32>(sum[j]) & INFINITY_BITS) == INFINITY_BITS {
+#if GATED
+                    is_up = j > 1u;
+#endif
                     sum[j] = exact_product(begin[j]);
                 }
             }
 #endif
             let at = row * p.out_row + p.out_first + column;
-            for (var j = 0u; j < 4u; j++) {
+#if GATED
+            let y = gated(vec4<f32>(finished(sum.x), finished(sum.y), finished(sum.z), finished(sum.w)));
+            for (var j = 0u; j < COLUMNS; j++) {
+                if is_written(tile, row, column + j) {
+                    out[at + j] = y[j];
+                }
+            }
+#else
+            for (var j = 0u; j < COLUMNS; j++) {
                 if is_written(tile, row, column + j) {
                     out[at + j] = result(finished(sum[j]), at + j);
                 }
             }
+#endif
         }
     }
 }

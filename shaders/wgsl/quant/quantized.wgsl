@@ -27,10 +27,33 @@ fn numbers(word: u32, zero: f32) -> vec4<f32> {
     return vec4<f32>(even.x, odd.x, even.y, odd.y);
 }
 
+#if GATED
+// Whether the blocks that are read are those of `ups`.
+var<private> is_up: bool;
+
+fn blocks_at(i: u32) -> vec4<u32> {
+    if is_up {
+        return ups[i];
+    }
+    return blocks[i];
+}
+
 // Blocks that are not whole vectors are read by words.
+fn word_at(i: u32) -> u32 {
+    if is_up {
+        return ups[i >> 2u][i & 3u];
+    }
+    return blocks[i >> 2u][i & 3u];
+}
+#else
+fn blocks_at(i: u32) -> vec4<u32> {
+    return blocks[i];
+}
+
 fn word_at(i: u32) -> u32 {
     return blocks[i >> 2u][i & 3u];
 }
+#endif
 
 #if FORMAT == Q8_0
 #include q8_0

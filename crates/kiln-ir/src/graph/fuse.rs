@@ -16,6 +16,9 @@ pub struct FusionLimits {
     pub addends: bool,
     /// Which products with quantised weights normalise their rows themselves.
     pub norms: Option<NormLimits>,
+    /// Rows, at most, of two products with quantised weights of one format that are one step with the gate that takes both, such as
+    /// [`Elementwise::swiglu`](crate::op::Elementwise::swiglu); 0 for no such steps.
+    pub gates: usize,
     /// Steps of one operation that read nothing of one another and are placed side by side, at most: a round of the schedule, which a
     /// backend may run as one launch.
     pub round: usize,
@@ -25,8 +28,16 @@ pub struct FusionLimits {
 
 impl FusionLimits {
     /// Every operation is a step of its own.
-    pub const NONE: Self =
-        Self { inputs: 0, outputs: 0, instructions: 1, addends: false, norms: None, round: 1, mixed_formats: false };
+    pub const NONE: Self = Self {
+        inputs: 0,
+        outputs: 0,
+        instructions: 1,
+        addends: false,
+        norms: None,
+        gates: 0,
+        round: 1,
+        mixed_formats: false,
+    };
 }
 
 impl Default for FusionLimits {
@@ -191,6 +202,27 @@ pub(super) fn addend(graph: &Graph, simplified: &Simplified, product: usize, sum
     (graph.type_of(other) == ty && ty.dtype == DType::F32).then_some(other)
 }
 
+/// The two products that a gate takes, in the order of its operands, if they have quantised weights of one type and the same rows.
+pub(super) fn gated(graph: &Graph, simplified: &Simplified, norms: &Norms, node: usize) -> Option<[usize; 2]> {
+    let (Op::Elementwise(gate), &[first, second]) = (graph.nodes[node].op, &graph.nodes[node].inputs[..]) else {
+        return None;
+    };
+    if !matches!(gate.kind(), ElementwiseKind::Swiglu | ElementwiseKind::Geglu | ElementwiseKind::GegluTanh) {
+        return None;
+    }
+    let product = |id: TensorId| {
+        let product = graph.producer(simplified.same_as[id.index()])?;
+        let is_product = matches!(graph.nodes[product].op, Op::QuantMatmul(_));
+        (is_product && !simplified.reads_before_a_write(product)).then_some(product)
+    };
+    let products = [product(first)?, product(second)?];
+    let same = |id: TensorId| simplified.same_as[id.index()];
+    let [(x, weights), others] =
+        products.map(|product| (same(graph.nodes[product].inputs[0]), graph.type_of(graph.nodes[product].inputs[1])));
+    let [norm, other_norm] = products.map(|product| norms.of_product[product]);
+    (products[0] != products[1] && (x, weights) == others && norm == other_norm).then_some(products)
+}
+
 /// Groups under construction: a forest of merged nodes.
 struct Builder<'a> {
     graph: &'a Graph,
@@ -236,6 +268,9 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
         }
         if limits.addends {
             builder.try_add(node);
+        }
+        if limits.gates > 0 {
+            builder.try_gate(node);
         }
     }
     let order = builder.order();
@@ -308,6 +343,20 @@ impl Builder<'_> {
             {
                 return self.merge(product, at);
             }
+        }
+    }
+
+    /// Merges a gate that is a group of its own with the two products that it takes, if nothing else reads them. Then no path leads from
+    /// one of them to another through a third group.
+    fn try_gate(&mut self, node: usize) {
+        if self.members[self.group_of[node]].len() > 1 {
+            return;
+        }
+        let Some(products) = gated(self.graph, self.simplified, &self.norms, node) else { return };
+        let is_own = |&product: &usize| self.members[self.group_of[product]].len() == 1 && self.readers[product] == 1;
+        let rows = self.graph.type_of(self.graph.nodes[node].outputs[0]).shape.rows();
+        if rows <= self.limits.gates && products.iter().all(is_own) {
+            products.into_iter().for_each(|product| self.merge(self.group_of[product], self.group_of[node]));
         }
     }
 

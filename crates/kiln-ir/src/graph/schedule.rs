@@ -1,11 +1,12 @@
 use std::collections::{HashMap, HashSet};
 
-use super::fuse::{Fused, FusionLimits, addend, group};
+use super::fuse::{Fused, FusionLimits, addend, gated, group};
 use super::share::simplify;
 use super::slots::{Slot, assign};
 use super::step::Step;
 use super::{Graph, TensorId};
 use crate::Result;
+use crate::op::Op;
 
 /// Steps in an order in which they can run, and the memory for what passes between them.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,7 +87,23 @@ impl Graph {
             {
                 let (op, inputs) = (self.nodes[product].op, &self.nodes[product].inputs);
                 let inputs = inputs.iter().chain([&addend]).map(|id| simplified.same_as[id.index()]).collect();
-                steps.push(Step::Run { op, norm: None, inputs, outputs: self.nodes[sum].outputs.clone() });
+                steps.push(Step::Run { op, norm: None, gate: None, inputs, outputs: self.nodes[sum].outputs.clone() });
+                continue;
+            }
+            if let &[_, _, last] = &nodes[..]
+                && let Op::Elementwise(gate) = self.nodes[last].op
+                && let Some([first, second]) = gated(self, &simplified, &groups.norms, last)
+                && nodes.contains(&first)
+            {
+                let mut inputs = groups.norms.operands(self, first);
+                inputs.insert(2, self.nodes[second].inputs[1]);
+                steps.push(Step::Run {
+                    op: self.nodes[first].op,
+                    norm: groups.norms.of(self, first),
+                    gate: Some(gate),
+                    inputs: inputs.into_iter().map(|id| simplified.same_as[id.index()]).collect(),
+                    outputs: self.nodes[last].outputs.clone(),
+                });
                 continue;
             }
             let fused =
@@ -97,7 +114,8 @@ impl Graph {
                     let node = &self.nodes[at];
                     let inputs =
                         groups.norms.operands(self, at).iter().map(|id| simplified.same_as[id.index()]).collect();
-                    Step::Run { op: node.op, norm: groups.norms.of(self, at), inputs, outputs: node.outputs.clone() }
+                    let norm = groups.norms.of(self, at);
+                    Step::Run { op: node.op, norm, gate: None, inputs, outputs: node.outputs.clone() }
                 })),
             }
         }
@@ -343,6 +361,64 @@ mod tests {
         let soft = push(&mut g, Softmax, &[product]);
         let late = push(&mut g, Elementwise::add(), &[product, soft]);
         assert_eq!(g.schedule(&[late], limits).unwrap().steps.len(), 3);
+    }
+
+    #[test]
+    fn a_gate_takes_the_products_that_only_it_reads() {
+        let [format, other] = [crate::QuantFormat::Q4K, crate::QuantFormat::Q6K];
+        let formats = &[crate::QuantFormat::Q4K];
+        let norms = Some(NormLimits { rows: 2, formats, elements: usize::MAX, many: usize::MAX, multiples: &[] });
+        let limits = FusionLimits { addends: true, gates: 2, norms, round: 4, ..FusionLimits::default() };
+        let mut g = Graph::new();
+        let matrix = |rows: usize| Shape::new(&[rows, 256]).unwrap();
+        let weights = |g: &mut Graph, format, rows| g.input(TensorType::blocks(format, matrix(rows)).unwrap());
+        let [x, three] = [2, 3].map(|rows| g.input(TensorType::f32(matrix(rows))));
+        let (gamma, w, u) = (g.input(vector(256)), weights(&mut g, format, 256), weights(&mut g, format, 256));
+        let product = |g: &mut Graph, x, w| push(g, QuantMatmul { format }, &[x, w]);
+        let gate_of = |g: &mut Graph, kind: Elementwise, x: TensorId, [w, u]: [TensorId; 2]| {
+            let products = [w, u].map(|weights| product(g, x, weights));
+            (push(g, kind, &products), products)
+        };
+        let steps = |g: &Graph, wanted: &[TensorId]| {
+            let schedule = g.schedule(wanted, limits).unwrap();
+            assert_eq!(schedule.rounds.iter().sum::<usize>(), schedule.steps.len());
+            schedule.steps
+        };
+        // The gate's operands are in its order, whichever was recorded first; a sum that reads the gate's result is not part of it.
+        let normal = push(&mut g, RmsNorm::new(1e-5), &[x, gamma]);
+        for gate in [Elementwise::swiglu(), Elementwise::geglu(), Elementwise::geglu_tanh()] {
+            let (plain, _) = gate_of(&mut g, gate, x, [w, u]);
+            let (normed, _) = gate_of(&mut g, gate, normal, [u, w]);
+            let sum = push(&mut g, Elementwise::add(), &[plain, x]);
+            let run = |norm, inputs: &[TensorId], out| Step::Run {
+                op: QuantMatmul { format }.into(),
+                norm,
+                gate: Some(gate),
+                inputs: inputs.to_vec(),
+                outputs: vec![out],
+            };
+            assert_eq!(steps(&g, &[plain]), [run(None, &[x, w, u], plain)]);
+            assert_eq!(steps(&g, &[normed]), [run(Some(RmsNorm::new(1e-5)), &[x, u, w, gamma], normed)]);
+            assert_eq!(steps(&g, &[sum]).len(), 2);
+            assert_eq!(g.schedule(&[plain], FusionLimits::default()).unwrap().steps.len(), 3);
+        }
+        // Not if a product is wanted or read elsewhere, if rows, formats or norms differ, of more rows, or for another function.
+        let (gate, [first, _]) = gate_of(&mut g, Elementwise::swiglu(), x, [w, u]);
+        assert_eq!(steps(&g, &[gate, first]).len(), 3);
+        let soft = push(&mut g, Softmax, &[first]);
+        assert_eq!(steps(&g, &[gate, soft]).len(), 4);
+        let (of_three, _) = gate_of(&mut g, Elementwise::swiglu(), three, [w, u]);
+        let (product_of_two, _) = gate_of(&mut g, Elementwise::mul(), x, [w, u]);
+        let q6 = weights(&mut g, other, 256);
+        let of_q6 = push(&mut g, QuantMatmul { format: other }, &[x, q6]);
+        let mixed = push(&mut g, Elementwise::swiglu(), &[first, of_q6]);
+        let normed = product(&mut g, normal, u);
+        let half = push(&mut g, Elementwise::swiglu(), &[first, normed]);
+        let twice = push(&mut g, Elementwise::swiglu(), &[first, first]);
+        for (wanted, expected) in [(of_three, 3), (product_of_two, 3), (mixed, 3), (half, 3), (twice, 2)] {
+            let found = steps(&g, &[wanted]);
+            assert_eq!(found.len(), expected, "{found:?}");
+        }
     }
 
     #[test]

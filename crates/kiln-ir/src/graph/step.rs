@@ -1,7 +1,7 @@
 use super::fuse::Fused;
 use super::{Graph, TensorId};
 use crate::Result;
-use crate::op::{Cost, Op, RmsNorm};
+use crate::op::{Cost, Elementwise, Op, RmsNorm};
 
 /// One thing that a backend runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,8 +12,12 @@ pub enum Step {
         op: Op,
         /// The norm of the rows of a product that is computed in the same step, if [`FusionLimits::norms`](super::FusionLimits::norms) allows that.
         norm: Option<RmsNorm>,
-        /// The operands. Those of a product are followed by gamma if it includes a norm (the norm's operand is then the
-        /// first), or by the addend if [`FusionLimits::addends`](super::FusionLimits::addends) allows one.
+        /// The gate that takes two products which are computed in the same step, if [`FusionLimits::gates`](super::FusionLimits::gates)
+        /// allows that.
+        gate: Option<Elementwise>,
+        /// The operands. Those of a product are followed by the weights of the second product if the step includes a gate, and by gamma if
+        /// it includes a norm (the norm's operand is then the first), or by the addend if
+        /// [`FusionLimits::addends`](super::FusionLimits::addends) allows one.
         inputs: Vec<TensorId>,
         /// The results.
         outputs: Vec<TensorId>,

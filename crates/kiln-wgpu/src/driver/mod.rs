@@ -36,7 +36,7 @@ use std::collections::HashMap;
 use kiln_device::waiting::{Arriving, Waiting};
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{Custom, Op, RmsNorm};
+use kiln_ir::op::{Custom, Elementwise, Op, RmsNorm};
 use kiln_ir::{Result, TensorType};
 
 use self::direct::{Direct, HostResults};
@@ -145,6 +145,17 @@ impl Driver for GpuDevice {
         outputs: &[Value],
     ) -> Result<()> {
         quant::lower_normed(norm, op, plan, inputs, outputs)
+    }
+
+    fn lower_gated(
+        gate: &Elementwise,
+        norm: Option<&RmsNorm>,
+        op: &Op,
+        plan: &mut Lowering<'_, Self>,
+        inputs: &[Value],
+        outputs: &[Value],
+    ) -> Result<()> {
+        quant::lower_gated(gate, norm, op, plan, inputs, outputs)
     }
 
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

@@ -20,6 +20,7 @@ pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
         instructions: 64,
         addends: true,
         norms: Some(quant::NORMS),
+        gates: quant::GATED_ROWS,
         round: 4,
         mixed_formats: true,
     }

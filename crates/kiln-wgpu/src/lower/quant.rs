@@ -2,7 +2,7 @@ use std::ops::RangeInclusive;
 
 use kiln_device::lower;
 use kiln_ir::graph::NormLimits;
-use kiln_ir::op::{Dequantize, Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
+use kiln_ir::op::{Dequantize, Elementwise, ElementwiseKind, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{QuantFormat, Result};
 use kiln_shaders::Access;
 
@@ -323,6 +323,45 @@ pub(crate) fn lower_normed(
         let more = More::Norm(norm.eps.get(), gamma.at.into());
         product.of_rows(plan, [1, lanes], [1, columns.len, k], columns.start, buffers, more);
     }
+    Ok(())
+}
+
+/// Maximum rows of x whose products are computed in one step with the gate that takes two of them.
+pub(crate) const GATED_ROWS: usize = 1;
+
+/// A gate and the two products of one row that it takes, in one step if each tensor of weights fits a binding.
+pub(crate) fn lower_gated(
+    gate: &Elementwise,
+    norm: Option<&RmsNorm>,
+    op: &Op,
+    plan: &mut Lowering<'_>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    let kind = match gate.kind() {
+        ElementwiseKind::Swiglu => 1,
+        ElementwiseKind::Geglu => 2,
+        ElementwiseKind::GegluTanh => 3,
+        _ => return lower::gated(gate, norm, op, plan, inputs, outputs),
+    };
+    let (&Op::QuantMatmul(QuantMatmul { format }), &[x, weights, ups, ref gamma @ ..]) = (op, inputs) else {
+        return lower::gated(gate, norm, op, plan, inputs, outputs);
+    };
+    let (m, n, k) = (x.ty.shape.rows(), weights.ty.shape.rows(), weights.ty.shape.columns());
+    let product = Product { format, n, blocks: k / format.block_len() };
+    if m != 1 || pieces(&plan.target.limits, n, &[product.blocks * format.block_bytes()]).len() != 1 {
+        return lower::gated(gate, norm, op, plan, inputs, outputs);
+    }
+    let lanes = lanes(1, 1, 2 * n, k);
+    let (normed, eps) = norm.map_or((0, 0.0), |norm| (1, norm.eps.get()));
+    let constants =
+        vec![kiln_shaders::constant(format), ("ROWS", 1), ("LANES", lanes as u32), ("NORMED", normed), ("GATED", kind)];
+    let code = Code::Kernel(kiln_shaders::QUANT_GATED, constants);
+    // x takes the place of gamma.
+    let gamma = gamma.first().unwrap_or(&x);
+    let buffers = [x, weights, ups, outputs[0], *gamma].map(|value| value.at.into()).to_vec();
+    // A slot of lanes has two rows of each tensor.
+    product.dispatch(plan, code, buffers, [1, n, 0], [1, n.div_ceil(512 / lanes)], &[eps.into()]);
     Ok(())
 }
 
@@ -687,6 +726,30 @@ mod tests {
         for several in [names(2, false), names(1, true)] {
             assert_eq!(several, ["rms_norm", "quant_matvec"]);
         }
+    }
+
+    #[test]
+    fn gates_are_part_of_the_products_of_one_row() {
+        let names = |rows: usize, most: u64| {
+            let limits = wgpu::Limits { max_storage_buffer_binding_size: most, ..wgpu::Limits::default() };
+            let target = Target { limits, cooperative: false, precision: Precision::default() };
+            let mut graph = Graph::new();
+            let [rows, vector, square] = [&[rows, 256][..], &[256], &[256, 256]].map(|dims| Shape::new(dims).unwrap());
+            let (x, gamma) = (graph.input(TensorType::f32(rows)), graph.input(TensorType::f32(vector)));
+            let normal = graph.record(RmsNorm::new(1e-5), &[x, gamma]).unwrap();
+            let format = QuantFormat::Q4K;
+            let products = [(); 2].map(|()| {
+                let weights = graph.input(TensorType::blocks(format, square).unwrap());
+                graph.record(QuantMatmul { format }, &[normal, weights]).unwrap()
+            });
+            let gate = graph.record(Elementwise::swiglu(), &products).unwrap();
+            let plan = Plan::<GpuDevice>::new(&graph, &[gate], &target).unwrap();
+            plan.steps.iter().map(|step| step.code.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(1, 1 << 20), ["quant_gated"]);
+        assert_eq!(names(2, 1 << 20), ["rms_norm", "quant_matvec", "elementwise"]);
+        // Half of the weights fit a binding.
+        assert_eq!(names(1, 256 * 144 / 2), [&["quant_matvec"; 4][..], &["elementwise"]].concat());
     }
 
     #[test]
