@@ -50,8 +50,7 @@ fn results_are_right_whatever_is_fused() {
 #[test]
 fn gates_and_norms_give_the_same_with_and_without_their_products() {
     let format = QuantFormat::Q4_0;
-    let norms =
-        NormLimits { rows: 2, formats: &[QuantFormat::Q4_0], elements: usize::MAX, many: usize::MAX, multiples: &[] };
+    let norms = NormLimits { rows: 2, formats: &[QuantFormat::Q4_0], many: usize::MAX, multiples: &[] };
     let results = |fusion: FusionLimits| {
         let device = HostDevice::new(HostOptions { fusion, ..HostOptions::default() });
         let mut batch = Batch::new(device);

@@ -413,13 +413,19 @@ fn main(
             let mean = all / f32(p.k_blocks * LEN) + p.eps;
             sum *= 1.0 / sqrt(mean);
             let is_plain = is_ordinary(mean);
+            // One loop for all, because compilers repeat the code of four, which then has more registers.
+            var wrong = 0u;
             for (var j = 0u; j < 4u; j++) {
-                if !is_plain || (bitcast<u32>(sum[j]) & INFINITY_BITS) == INFINITY_BITS {
+                let is_wrong = !is_plain || (bitcast<u32>(sum[j]) & INFINITY_BITS) == INFINITY_BITS;
+                wrong |= select(0u, 1u << j, is_wrong);
+            }
+            while wrong != 0u {
+                let j = firstTrailingBit(wrong);
+                wrong &= wrong - 1u;
 #if GATED
-                    is_up = j > 1u;
+                is_up = j > 1u;
 #endif
-                    sum[j] = exact_product(begin[j]);
-                }
+                sum[j] = exact_product(begin[j]);
             }
 #endif
             let at = row * p.out_row + p.out_first + column;

@@ -5,6 +5,9 @@
 // product of the powers of the ratio that the bits of i name.
 //
 // An invocation takes a pair at up to four positions, and there all heads of its share. Pairs past `rotated` are copied.
+//
+// With TABLE 1 only the rotations are written, the cosine and the sine of each pair at each position times `magnitude`, for kernels with
+// TABLE 2, which read them from `factors`.
 #trusted heads and positions are guarded, pairs are below half a row; rows and heads grow
 #input x: array<Item>
 #input positions: array<u32>
@@ -44,12 +47,17 @@
 #constant INTERLEAVED = 0, 1
 #constant POSITIONS = 0, 1
 #constant FACTORS = 0, 1
+#constant TABLE = 0, 1, 2
 #include common
 
+#if TABLE == 1
+alias Item = vec2<f32>;
+#else
 #if INTERLEAVED
 alias Item = vec2<f32>;
 #else
 alias Item = f32;
+#endif
 #endif
 
 // The upper word of a product.
@@ -173,6 +181,8 @@ fn main(
     let head = (above / p.fours) * p.share;
     let last_head = min(head + p.share, p.heads);
 
+    let number_of_pair = p.first_pair + i;
+#if TABLE == 0, 1
     var angle = vec2<u32>(p.base_high, p.base_low);
     angle = powered(angle, i, 0u, p.high0, p.low0);
     angle = powered(angle, i, 1u, p.high1, p.low1);
@@ -184,7 +194,6 @@ fn main(
     angle = powered(angle, i, 7u, p.high7, p.low7);
     angle = powered(angle, i, 8u, p.high8, p.low8);
 
-    let number_of_pair = p.first_pair + i;
     var magnitude = p.magnitude;
 #if FACTORS
     let factor = factors[min(number_of_pair, p.rotated - 1u)];
@@ -193,8 +202,13 @@ fn main(
     let normal = bitcast<u32>(factor) - 0x800000u < 0x7f000000u;
     magnitude = bitcast<f32>(select(0x7fc00000u, bitcast<u32>(magnitude), normal));
 #endif
+#endif
     let last = min(first + 4u, p.rows);
     for (var row = first; row < last; row++) {
+        let rotation_at = row * (p.row / 2u) + number_of_pair;
+#if TABLE == 2
+        let cs = vec2<f32>(factors[2u * rotation_at], factors[2u * rotation_at + 1u]);
+#else
 #if POSITIONS
         let position = p.position + positions[row];
 #else
@@ -203,6 +217,10 @@ fn main(
         let low = angle.y * position;
         let turn = vec2<u32>(angle.x * position + upper_product(angle.y, position), low);
         let cs = rotation(turn) * magnitude;
+#endif
+#if TABLE == 1
+        out[rotation_at] = cs;
+#else
         for (var h = head; h < last_head; h++) {
 #if INTERLEAVED
             let at = (h * p.rows + row) * (p.row / 2u) + number_of_pair;
@@ -226,5 +244,6 @@ fn main(
             }
 #endif
         }
+#endif
     }
 }

@@ -107,7 +107,6 @@ impl Driver for CudaDevice {
         let norms = NormLimits {
             rows: WarpQuantMatmul::NORMED_ROWS,
             formats: WarpQuantMatmul::FORMATS,
-            elements: usize::MAX,
             many: if target.has_warp_groups() { quant::GROUPED } else { usize::MAX },
             multiples: WarpGroupTiling::MULTIPLES,
         };

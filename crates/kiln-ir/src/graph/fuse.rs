@@ -54,8 +54,6 @@ pub struct NormLimits {
     pub rows: usize,
     /// The formats of the weights for few rows.
     pub formats: &'static [QuantFormat],
-    /// Elements of the weights for few rows, at most.
-    pub elements: usize,
     /// Many rows, these or more.
     pub many: usize,
     /// The formats of the weights for many rows, each with a number of elements of a row, which has a multiple of them.
@@ -63,10 +61,10 @@ pub struct NormLimits {
 }
 
 impl NormLimits {
-    /// Whether a product of `rows` normalised rows of `columns` elements with `elements` weights of this format computes the norm.
-    fn include(&self, format: QuantFormat, [rows, columns]: [usize; 2], elements: usize) -> bool {
+    /// Whether a product of `rows` normalised rows of `columns` elements with weights of this format computes the norm.
+    fn include(&self, format: QuantFormat, [rows, columns]: [usize; 2]) -> bool {
         let multiple = |&(of, number): &(QuantFormat, usize)| of == format && columns.is_multiple_of(number);
-        let few = rows <= self.rows && self.formats.contains(&format) && elements <= self.elements;
+        let few = rows <= self.rows && self.formats.contains(&format);
         few || rows >= self.many && self.multiples.iter().any(multiple)
     }
 }
@@ -144,8 +142,7 @@ impl Norms {
                 let product = &graph.nodes[reader];
                 let (Op::QuantMatmul(op), &[x, weights]) = (product.op, &product.inputs[..]) else { return false };
                 let same = |id: TensorId| simplified.same_as[id.index()];
-                let elements = graph.type_of(weights).shape.numel();
-                limits.include(op.format, extents, elements) && same(x) == out && same(weights) != out
+                limits.include(op.format, extents) && same(x) == out && same(weights) != out
             };
             if is_f32
                 && !wanted.contains(&node)

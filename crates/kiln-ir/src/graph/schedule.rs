@@ -275,21 +275,18 @@ mod tests {
         let format = crate::QuantFormat::Q4K;
         let formats = &[crate::QuantFormat::Q4K];
         let [of_256, of_512] = [&[(crate::QuantFormat::Q4K, 256)], &[(crate::QuantFormat::Q4K, 512)]];
-        // Rows, whether another node reads the norm, what many rows of 256 elements are multiples of, how many elements weights for few rows
-        // have at most, and the expected number of steps.
-        let all = 256 * 256;
-        for (rows, reads_norm, multiples, elements, expected) in [
-            (4, false, of_256, all, 2),
-            (4, false, of_256, all - 1, 3),
-            (5, false, of_256, all, 3),
-            (2, true, of_256, all, 4),
-            (8, false, of_256, all, 3),
-            (9, false, of_256, all - 1, 2),
-            (9, false, of_512, all, 3),
+        // Rows, whether another node reads the norm, what many rows of 256 elements are multiples of, and the expected number of steps.
+        for (rows, reads_norm, multiples, expected) in [
+            (4, false, of_256, 2),
+            (5, false, of_256, 3),
+            (2, true, of_256, 4),
+            (8, false, of_256, 3),
+            (9, false, of_256, 2),
+            (9, false, of_512, 3),
         ] {
             let limits = FusionLimits {
                 addends: true,
-                norms: Some(NormLimits { rows: 4, formats, elements, many: 9, multiples }),
+                norms: Some(NormLimits { rows: 4, formats, many: 9, multiples }),
                 round: 4,
                 ..FusionLimits::default()
             };
@@ -367,7 +364,7 @@ mod tests {
     fn a_gate_takes_the_products_that_only_it_reads() {
         let [format, other] = [crate::QuantFormat::Q4K, crate::QuantFormat::Q6K];
         let formats = &[crate::QuantFormat::Q4K];
-        let norms = Some(NormLimits { rows: 2, formats, elements: usize::MAX, many: usize::MAX, multiples: &[] });
+        let norms = Some(NormLimits { rows: 2, formats, many: usize::MAX, multiples: &[] });
         let limits = FusionLimits { addends: true, gates: 2, norms, round: 4, ..FusionLimits::default() };
         let mut g = Graph::new();
         let matrix = |rows: usize| Shape::new(&[rows, 256]).unwrap();

@@ -231,15 +231,12 @@ fn way(m: usize, n: usize, k: usize) -> Way {
 pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     // A piece of x in workgroup memory serves at most this many lanes.
     let most = parts(k).min(128 / rows);
-    // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups, which lay out x more often. Measured
-    // for one row on an H100 and an H200: 64 are faster than 16, 32 and 128 for 4096 x 4096 to 14336 of Q4_K and Q6_K, and 16 for the 128 256
-    // rows of a vocabulary, where they still give 2004 workgroups.
-    let (least, enough) = if rows == 1 { (64, BUSY / 2) } else { (32, 3 * BUSY) };
-    let plenty = if rows == 1 { 7 * BUSY } else { usize::MAX };
-    let few = |lanes: usize| {
-        let groups = down * n.div_ceil(1024 / lanes);
-        lanes < least && groups < plenty || groups < enough
-    };
+    // A workgroup has four rows of the weights for each slot of lanes: more lanes give more workgroups, which lay out x more often.
+    let groups = |lanes: usize| down * n.div_ceil(1024 / lanes);
+    // Measured for one row on an H200 with Q4_K and Q6_K: 32 are faster than 16 and 64 from 11 264 rows of weights on, and 64 than 16, 32
+    // and 128 for up to 6144, also where 1024 rows join products with more.
+    let one = if groups(32) < BUSY + BUSY / 4 { 64 } else { 32 };
+    let few = |lanes: usize| if rows == 1 { lanes < one } else { lanes < 32 || groups(lanes) < 3 * BUSY };
     let mut lanes = 8;
     while 2 * lanes <= most && few(lanes) {
         lanes *= 2;
@@ -294,11 +291,10 @@ impl Lower<GpuDevice> for QuantMatmul {
     }
 }
 
-/// Products of one row normalise it themselves. Every workgroup then repeats that, which takes less time than a dispatch of its own only
-/// if there are few: on an H200 a model of one billion weights (at most 2048 x 5632 a matrix) became faster, one of 8 billion (at least
-/// 4096 x 4096) slower.
+/// Products of one row normalise it themselves. Every workgroup then repeats that, which takes less time than a dispatch of its own:
+/// measured on an H200 with models of 1.1 and of 8 billion weights.
 pub(crate) const NORMS: NormLimits =
-    NormLimits { rows: 1, formats: &QuantFormat::ALL, elements: 3072 * 4096, many: usize::MAX, multiples: &[] };
+    NormLimits { rows: 1, formats: &QuantFormat::ALL, many: usize::MAX, multiples: &[] };
 
 /// A product of rows that are normalised first, in one step if [`NORMS`] includes it.
 pub(crate) fn lower_normed(
@@ -537,12 +533,12 @@ mod tests {
     #[test]
     fn few_rows_go_to_lanes_and_many_to_tiles() {
         // More lanes for fewer weights.
-        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 64 });
-        assert_eq!(way(1, 1024, 4096), Way::Rows { rows: 1, lanes: 128 });
-        assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 128 });
+        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 32 });
+        assert_eq!(way(1, 6144, 4096), Way::Rows { rows: 1, lanes: 64 });
+        assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 64 });
         assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
         assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });
-        assert_eq!(way(1, 128_256, 4096), Way::Rows { rows: 1, lanes: 16 });
+        assert_eq!(way(1, 128_256, 4096), Way::Rows { rows: 1, lanes: 32 });
         // No more lanes than parts in a piece of x.
         assert_eq!(way(2, 4096, 4096), Way::Rows { rows: 2, lanes: 64 });
         assert_eq!(way(3, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
