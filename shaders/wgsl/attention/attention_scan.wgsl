@@ -37,7 +37,7 @@ fn finish(row: u32, sum: vec4<f32>, greatest: f32, weights: f32, unit: u32, spli
     let d = p.d;
     let parts = p.splits > 1u;
 #endif
-    if local < LANES && 4u * local < d && row < p.rows {
+    if local < LANES && 4u * local < d {
         var all = sums[local];
         for (var i = 1u; i < GROUPS; i++) {
             all += sums[local + i * LANES];
@@ -283,17 +283,21 @@ fn main(
 #endif
         }
     }
-    finish(0u, s0, words[32], words[33], unit, split, local);
+    // Compilers do not repeat this loop for each query: less code takes less time, because multiprocessors fetch it first.
+    for (var r = 0u; r < p.rows; r++) {
+        var sum = s0;
 #if ROWS == 1
 #else
-    finish(1u, s1, words[${WORKGROUP}u + 32u], words[${WORKGROUP}u + 33u], unit, split, local);
-    finish(2u, s2, words[2u * ${WORKGROUP}u + 32u], words[2u * ${WORKGROUP}u + 33u], unit, split, local);
-    finish(3u, s3, words[3u * ${WORKGROUP}u + 32u], words[3u * ${WORKGROUP}u + 33u], unit, split, local);
+        sum = select(sum, s1, r == 1u);
+        sum = select(sum, s2, r == 2u);
+        sum = select(sum, s3, r == 3u);
 #endif
 #if ROWS == 8
-    finish(4u, s4, words[4u * ${WORKGROUP}u + 32u], words[4u * ${WORKGROUP}u + 33u], unit, split, local);
-    finish(5u, s5, words[5u * ${WORKGROUP}u + 32u], words[5u * ${WORKGROUP}u + 33u], unit, split, local);
-    finish(6u, s6, words[6u * ${WORKGROUP}u + 32u], words[6u * ${WORKGROUP}u + 33u], unit, split, local);
-    finish(7u, s7, words[7u * ${WORKGROUP}u + 32u], words[7u * ${WORKGROUP}u + 33u], unit, split, local);
+        sum = select(sum, s4, r == 4u);
+        sum = select(sum, s5, r == 5u);
+        sum = select(sum, s6, r == 6u);
+        sum = select(sum, s7, r == 7u);
 #endif
+        finish(r, sum, words[r * ${WORKGROUP}u + 32u], words[r * ${WORKGROUP}u + 33u], unit, split, local);
+    }
 }
