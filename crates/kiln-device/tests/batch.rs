@@ -57,9 +57,11 @@ fn gates_and_norms_give_the_same_with_and_without_their_products() {
         let x = batch.upload(&numbers(64), &[2, 32]).unwrap();
         let gamma = batch.upload(&numbers(96)[64..], &[32]).unwrap();
         let normal = batch.rms_norm(x, gamma, 1e-5).unwrap();
-        let mut blocks = vec![0; format.bytes(5 * 32).unwrap()];
-        format.encode(&numbers(160), &mut blocks).unwrap();
-        let weights = [(); 2].map(|()| batch.upload_blocks(&blocks, &[5, 32], format).unwrap());
+        let weights = [0, 7].map(|first| {
+            let mut blocks = vec![0; format.bytes(5 * 32).unwrap()];
+            format.encode(&numbers(160 + first)[first..], &mut blocks).unwrap();
+            batch.upload_blocks(&blocks, &[5, 32], format).unwrap()
+        });
         let ends = [x, normal].map(|x| {
             let [gate, up] = weights.map(|weights| batch.record(QuantMatmul { format }, &[x, weights]).unwrap());
             batch.swiglu(gate, up).unwrap()

@@ -283,7 +283,7 @@ fn main(
 #endif
         }
     }
-    // Compilers do not repeat this loop for each query: less code takes less time, because multiprocessors fetch it first.
+    // Compilers do not unroll this loop: less code takes less time, because multiprocessors fetch it first.
     for (var r = 0u; r < p.rows; r++) {
         var sum = s0;
 #if ROWS == 1

@@ -17,7 +17,7 @@
 #param eps: f32
 #constant FORMAT = all
 #constant ROWS = 1
-#constant LANES = 8, 16, 64
+#constant LANES = 8, 32, 64
 #constant NORMED = 0, 1
 #constant GATED = 1, 2, 3
 #include common

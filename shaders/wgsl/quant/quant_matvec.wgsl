@@ -16,7 +16,7 @@
 #param eps: f32
 #constant FORMAT = all
 #constant ROWS = 1, 2, 4, 8
-#constant LANES = 8, 16, 64
+#constant LANES = 8, 16, 32, 64
 #constant ADDS = 0, 1
 #constant NORMED = 0, 1
 #include common

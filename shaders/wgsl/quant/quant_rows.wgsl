@@ -10,7 +10,7 @@
 // not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
 // products of that row with the elements themselves.
 //
-// With GATED, which needs one row, two of the four rows are those of `ups` that belong to the two of `blocks`.
+// With GATED, which needs one row and `math`, two of the four rows are those of `ups` that belong to the two of `blocks`.
 //
 // With NORMED, which needs one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the
 // root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products
@@ -413,7 +413,7 @@ fn main(
             let mean = all / f32(p.k_blocks * LEN) + p.eps;
             sum *= 1.0 / sqrt(mean);
             let is_plain = is_ordinary(mean);
-            // One loop for all, because compilers repeat the code of four, which then has more registers.
+            // A loop that compilers do not unroll: four copies of the code would take more registers.
             var wrong = 0u;
             for (var j = 0u; j < 4u; j++) {
                 let is_wrong = !is_plain || (bitcast<u32>(sum[j]) & INFINITY_BITS) == INFINITY_BITS;

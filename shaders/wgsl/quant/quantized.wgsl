@@ -1,7 +1,8 @@
 // Blocks of quantised formats. The layouts are described in kiln-ir.
 //
 // A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
-// them. One kernel has the blocks in `blocks: array<vec4<u32>>`.
+// them. One kernel has the blocks in `blocks: array<vec4<u32>>`, and with GATED
+// those of a second tensor in `ups`.
 
 // The integers of a part, a byte each, plus ZERO; an element is step (integer) - least. A byte with the bits FLIPPED turned
 // over, taken as signed, is the integer plus BIAS.

@@ -381,7 +381,7 @@ mod tests {
             assert_eq!(schedule.rounds.iter().sum::<usize>(), schedule.steps.len());
             schedule.steps
         };
-        // The gate's operands are in its order, whichever was recorded first; a sum that reads the gate's result is not part of it.
+        // The gate's operands are in its order; a sum that reads the gate's result is not part of it.
         let normal = push(&mut g, RmsNorm::new(1e-5), &[x, gamma]);
         for gate in [Elementwise::swiglu(), Elementwise::geglu(), Elementwise::geglu_tanh()] {
             let (plain, _) = gate_of(&mut g, gate, x, [w, u]);
@@ -397,6 +397,10 @@ mod tests {
             assert_eq!(steps(&g, &[plain]), [run(None, &[x, w, u], plain)]);
             assert_eq!(steps(&g, &[normed]), [run(Some(RmsNorm::new(1e-5)), &[x, u, w, gamma], normed)]);
             assert_eq!(steps(&g, &[sum]).len(), 2);
+            // Its first operand was recorded last.
+            let products = [u, w].map(|weights| product(&mut g, x, weights));
+            let turned = push(&mut g, gate, &products);
+            assert_eq!(steps(&g, &[turned]), [run(None, &[x, u, w], turned)]);
             assert_eq!(g.schedule(&[plain], FusionLimits::default()).unwrap().steps.len(), 3);
         }
         // Not if a product is wanted or read elsewhere, if rows, formats or norms differ, of more rows, or for another function.

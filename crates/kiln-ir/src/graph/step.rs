@@ -1,7 +1,6 @@
+use super::TensorId;
 use super::fuse::Fused;
-use super::{Graph, TensorId};
-use crate::Result;
-use crate::op::{Cost, Elementwise, Op, RmsNorm};
+use crate::op::{Elementwise, Op, RmsNorm};
 
 /// One thing that a backend runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,19 +41,5 @@ impl Step {
             Self::Fused(fused) => (&[], &fused.outputs),
         };
         run.iter().copied().chain(fused.iter().map(|&(id, _)| id))
-    }
-
-    /// The work of the step.
-    ///
-    /// # Errors
-    /// As the shape rule of the operation.
-    pub fn cost(&self, graph: &Graph) -> Result<Cost> {
-        match self {
-            Self::Run { op, inputs, .. } => {
-                let types = inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<_>>>()?;
-                op.cost(&types)
-            }
-            Self::Fused(fused) => Ok(fused.cost(graph)),
-        }
     }
 }

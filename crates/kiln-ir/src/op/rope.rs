@@ -242,6 +242,7 @@ impl Operation for Rope {
                 (&[4, 1, 128], None, 0.5),
                 (&[2, 3, 600], Some(590), 1.0),
                 (&[2, 6, 10], Some(0), 1.0),
+                (&[2, 1030, 8], None, 1.0),
             ] {
                 let (s, d) = (dims[dims.len() - 2], dims[dims.len() - 1]);
                 let op = Self { style, position: 3, rotated, magnitude: Param::from(magnitude), ..Self::default() };
