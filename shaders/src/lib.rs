@@ -395,7 +395,18 @@ mod tests {
         }
         assert_eq!(
             seen.into_iter().collect::<Vec<_>>(),
-            ["COMPARISON", "FORMAT", "FROM_TYPE", "FUNCTION", "REDUCTION", "STORED", "STORED_A", "STORED_B", "TO_TYPE"]
+            [
+                "COMPARISON",
+                "FORMAT",
+                "FROM_TYPE",
+                "FUNCTION",
+                "GATE",
+                "REDUCTION",
+                "STORED",
+                "STORED_A",
+                "STORED_B",
+                "TO_TYPE"
+            ]
         );
     }
 

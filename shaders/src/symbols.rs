@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use kiln_ir::op::{Comparison, IntegerFunction, Reduction};
+use kiln_ir::op::{Comparison, ElementwiseKind, IntegerFunction, Reduction};
 use kiln_ir::{DType, QuantFormat};
 
 /// An enumeration that kernels are compiled for.
@@ -60,6 +60,17 @@ impl Symbolic for IntegerFunction {
     }
 }
 
+/// Gates, by the names of their functions.
+impl Symbolic for ElementwiseKind {
+    const CONSTANTS: &'static [&'static str] = &["GATE"];
+    const ALL: &'static [Self] = Self::GATES;
+    const DECLARED: bool = false;
+
+    fn symbol(self) -> String {
+        self.name().to_owned()
+    }
+}
+
 impl Symbolic for QuantFormat {
     const CONSTANTS: &'static [&'static str] = &["FORMAT"];
     const ALL: &'static [Self] = &Self::ALL;
@@ -87,6 +98,7 @@ pub(crate) fn symbols(constant: &str) -> Option<Vec<String>> {
     of::<Reduction>(constant)
         .or_else(|| of::<Comparison>(constant))
         .or_else(|| of::<IntegerFunction>(constant))
+        .or_else(|| of::<ElementwiseKind>(constant))
         .or_else(|| of::<QuantFormat>(constant))
         .or_else(|| of::<DType>(constant))
 }
@@ -105,6 +117,7 @@ fn is_declared(constant: &str) -> bool {
     of::<Reduction>(constant)
         || of::<Comparison>(constant)
         || of::<IntegerFunction>(constant)
+        || of::<ElementwiseKind>(constant)
         || of::<QuantFormat>(constant)
         || of::<DType>(constant)
 }

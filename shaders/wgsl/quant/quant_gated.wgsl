@@ -1,6 +1,5 @@
-// out[i] = g(sum over k of x[k] w[i, k]) (sum over k of x[k] u[i, k]) for one row of x, with w in `blocks` and u in `ups`, quantised, at the
-// speed of memory. The function g is that of GATED: swish (1), gelu (2) or its approximation by tanh (3). If NORMED, x is divided by the
-// root of its mean square plus eps first, and multiplied by gamma, which is `more`.
+// out[i] = GATE(sum over k of x[k] w[i, k], sum over k of x[k] u[i, k]) for one row of x, with w in `blocks` and u in `ups`, quantised, at
+// the speed of memory. If NORMED, x is divided by the root of its mean square plus eps first, and multiplied by gamma, which is `more`.
 #trusted rows of w and u are clamped to the last one, results guarded; `spread` moves what is laid out within eights of it
 #input x: array<vec4<f32>>
 #input blocks: array<vec4<u32>>
@@ -19,9 +18,10 @@
 #constant ROWS = 1
 #constant LANES = 8, 32, 64
 #constant NORMED = 0, 1
-#constant GATED = 1, 2, 3
+#constant GATED = 1
+#constant GATE = all
 #include common
-#include math
+#include functions
 #include quantized
 #include quant_rows
 #include few_rows

@@ -10,7 +10,7 @@
 // not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
 // products of that row with the elements themselves.
 //
-// With GATED, which needs one row and `math`, two of the four rows are those of `ups` that belong to the two of `blocks`.
+// With GATED, which needs one row and `functions`, two of the four rows are those of `ups` that belong to the two of `blocks`.
 //
 // With NORMED, which needs one row, x is x / sqrt(mean of squares + eps) gamma: what is laid out is x gamma, and sums are divided by the
 // root. Results whose sum is not finite, or whose row has squares that overflow or vanish, are computed again one by one. Sixteen products
@@ -318,22 +318,6 @@ fn add_parts(begin: vec4<u32>, lane: u32, tile: u32, local: u32) {
     }
 }
 
-#if GATED
-// The results of two rows, from products with them and with those of `ups`.
-fn gated(products: vec4<f32>) -> vec2<f32> {
-#if GATED == 1
-    let opened = swish_of(products.xyxy);
-#endif
-#if GATED == 2
-    let opened = gelu_of(products.xyxy);
-#endif
-#if GATED == 3
-    let opened = gelu_tanh_of(products.xyxy);
-#endif
-    return opened.xy * products.zw;
-}
-#endif
-
 // The result at a place, from the product.
 fn result(product: f32, at: u32) -> f32 {
 #if ADDS
@@ -430,7 +414,8 @@ fn main(
 #endif
             let at = row * p.out_row + p.out_first + column;
 #if GATED
-            let y = gated(vec4<f32>(finished(sum.x), finished(sum.y), finished(sum.z), finished(sum.w)));
+            let all_finished = vec4<f32>(finished(sum.x), finished(sum.y), finished(sum.z), finished(sum.w));
+            let y = op_${GATE}(all_finished, all_finished.zwzw);
             for (var j = 0u; j < COLUMNS; j++) {
                 if is_written(tile, row, column + j) {
                     out[at + j] = y[j];

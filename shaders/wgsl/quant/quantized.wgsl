@@ -1,8 +1,8 @@
 // Blocks of quantised formats. The layouts are described in kiln-ir.
 //
 // A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
-// them. One kernel has the blocks in `blocks: array<vec4<u32>>`, and with GATED
-// those of a second tensor in `ups`.
+// them. One kernel has the blocks in `blocks: array<vec4<u32>>`, and with GATED those of a second tensor in `ups`. Blocks that are not
+// whole vectors are read by words.
 
 // The integers of a part, a byte each, plus ZERO; an element is step (integer) - least. A byte with the bits FLIPPED turned
 // over, taken as signed, is the integer plus BIAS.
@@ -39,7 +39,6 @@ fn blocks_at(i: u32) -> vec4<u32> {
     return blocks[i];
 }
 
-// Blocks that are not whole vectors are read by words.
 fn word_at(i: u32) -> u32 {
     if is_up {
         return ups[i >> 2u][i & 3u];

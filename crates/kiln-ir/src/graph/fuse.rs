@@ -204,7 +204,7 @@ pub(super) fn gated(graph: &Graph, simplified: &Simplified, norms: &Norms, node:
     let (Op::Elementwise(gate), &[first, second]) = (graph.nodes[node].op, &graph.nodes[node].inputs[..]) else {
         return None;
     };
-    if !matches!(gate.kind(), ElementwiseKind::Swiglu | ElementwiseKind::Geglu | ElementwiseKind::GegluTanh) {
+    if !ElementwiseKind::GATES.contains(&gate.kind()) {
         return None;
     }
     let product = |id: TensorId| {

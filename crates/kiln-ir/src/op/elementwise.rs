@@ -339,6 +339,9 @@ struct Row {
 }
 
 impl ElementwiseKind {
+    /// Gates: a function of the first operand times the second one, which in models are two products with the same rows.
+    pub const GATES: &'static [Self] = &[Self::Swiglu, Self::Geglu, Self::GegluTanh];
+
     /// The name of the function.
     pub const fn name(self) -> &'static str {
         self.row().name

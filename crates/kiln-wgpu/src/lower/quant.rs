@@ -2,7 +2,7 @@ use std::ops::RangeInclusive;
 
 use kiln_device::lower;
 use kiln_ir::graph::NormLimits;
-use kiln_ir::op::{Dequantize, Elementwise, ElementwiseKind, Op, QuantMatmul, Quantize, RmsNorm};
+use kiln_ir::op::{Dequantize, Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{QuantFormat, Result};
 use kiln_shaders::Access;
 
@@ -334,12 +334,6 @@ pub(crate) fn lower_gated(
     inputs: &[Value],
     outputs: &[Value],
 ) -> Result<()> {
-    let kind = match gate.kind() {
-        ElementwiseKind::Swiglu => 1,
-        ElementwiseKind::Geglu => 2,
-        ElementwiseKind::GegluTanh => 3,
-        _ => return lower::gated(gate, norm, op, plan, inputs, outputs),
-    };
     let (&Op::QuantMatmul(QuantMatmul { format }), &[x, weights, ups, ref gamma @ ..]) = (op, inputs) else {
         return lower::gated(gate, norm, op, plan, inputs, outputs);
     };
@@ -350,8 +344,8 @@ pub(crate) fn lower_gated(
     }
     let lanes = lanes(1, 1, 2 * n, k);
     let (normed, eps) = norm.map_or((0, 0.0), |norm| (1, norm.eps.get()));
-    let constants =
-        vec![kiln_shaders::constant(format), ("ROWS", 1), ("LANES", lanes as u32), ("NORMED", normed), ("GATED", kind)];
+    let [format, gate] = [kiln_shaders::constant(format), kiln_shaders::constant(gate.kind())];
+    let constants = vec![format, ("ROWS", 1), ("LANES", lanes as u32), ("NORMED", normed), ("GATED", 1), gate];
     let code = Code::Kernel(kiln_shaders::QUANT_GATED, constants);
     // x takes the place of gamma.
     let gamma = gamma.first().unwrap_or(&x);

@@ -54,7 +54,7 @@ struct Angles {
 }
 
 /// Memory with the rotations, if the layers of a model may share them and their angles take longer than reading them: those of few rows, whose
-/// positions are an operand. Measured with one row on an H200: 32 layers of 40 heads take 4 µs less each.
+/// positions are an operand. Measured with one row on an H200 (`kiln-llm bench --device gpu --profile`): 40 heads take 7.9 instead of 11.8 us.
 fn table(op: &Rope, plan: &mut Lowering<'_>, [positions, d]: [usize; 2], angles: Angles) -> Option<Location> {
     let at = angles.at.filter(|_| positions <= FEW)?;
     let operands: Vec<Location> = [at].into_iter().chain(angles.factors).collect();
