@@ -324,11 +324,10 @@ fn store_b(line: u32, words: Words, head: Head, block: u32, quarter: u32, half: 
     let part = 2u * quarter + half;
     let q = integers_of(words, head, block, part);
     let steps = steps_of_part(words, head, block, part);
-    // The high sixteen come after the low ones, or after those of both parts.
-    const FAR: u32 = min(APART / 4u, 8u);
-    let to = line * LINE_B + (12u - FAR) * half;
+    // Invocations store sixteen bytes at once: those of four lines and both halves do not meet in a bank.
+    let to = line * LINE_B + 8u * half;
     store_sixteen(to, q.low, steps.x);
-    store_sixteen(to + FAR, q.high, steps.y);
+    store_sixteen(to + 4u, q.high, steps.y);
 }
 
 #if FORMAT == Q2_K, Q4_K, Q5_K
@@ -359,6 +358,15 @@ fn ratio_of(units: vec2<f32>) -> f32 {
 fn serve(unit: f32, ratio: f32) -> bool {
     let r = bitcast<u32>(ratio) & 0x7fffffffu;
     return (bitcast<u32>(unit) & INFINITY_BITS) != INFINITY_BITS && (r == 0u || (r >= 0x3e000000u && r <= 0x44000000u));
+}
+
+// Where vector `i` of a slice of x lies in its row: as the weights that it is multiplied with, part by part. Half of the low sixteens of
+// both parts comes before the high ones in x, unless those of a part are neighbours.
+fn place_in_row(i: u32) -> u32 {
+    if APART < 32u {
+        return i;
+    }
+    return 8u * ((i >> 2u) & 1u) + 4u * (i >> 3u) + (i & 3u);
 }
 
 // Stores four numbers, and `far` vectors later their rests.
@@ -469,7 +477,7 @@ fn main(
             }
 #for i TALL
 #for h 2
-            store_a((local + (2u * ${i}u + ${h}u) * THREADS) / 16u * LINE_A + local % 16u, 16u, a_${i}_${h});
+            store_a((local + (2u * ${i}u + ${h}u) * THREADS) / 16u * LINE_A + place_in_row(local % 16u), 16u, a_${i}_${h});
 #endfor
 #endfor
             store_b(line, words, head, begin + block, quarter, half);

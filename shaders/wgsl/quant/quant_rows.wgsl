@@ -33,8 +33,10 @@ const SIXTEENS: u32 = PIECE / 4u;
 
 var<workgroup> shared_vectors: array<vec4<f32>, ${WORKGROUP}u>;
 
-// For each row of x its sums with four rows of w.
-var<private> sums: array<vec4<f32>, ROWS>;
+// The sums of each row of x with four rows of w. (In an array that a loop goes through they would lie in memory.)
+#for r ROWS
+var<private> sums_${r}: vec4<f32>;
+#endfor
 
 #if NORMED
 // The sum of the squares of the elements that this invocation lays out, and those of the workgroup.
@@ -123,9 +125,10 @@ fn exact_product(begin: u32) -> f32 {
     return total;
 }
 #else
-// Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it is stored: a row after the other,
-// in little code, because hardly any workgroup runs it.
-fn add_elements(begin: vec4<u32>, lane: u32, row: u32, to: u32) {
+// The sums of the products of every LANES-th part of the rows that begin at these blocks, with a row of x as it is stored: a row after
+// the other, in little code, because hardly any workgroup runs it.
+fn sums_of_elements(begin: vec4<u32>, lane: u32, row: u32) -> vec4<f32> {
+    var sums: vec4<f32>;
     let x_begin = row * p.k_blocks * (LEN / 4u);
     for (var r = 0u; r < 4u; r++) {
 #if GATED
@@ -143,8 +146,9 @@ fn add_elements(begin: vec4<u32>, lane: u32, row: u32, to: u32) {
                 sum = product(elements(w.high[j], w.steps.z, w.steps.w), x[at + APART / 4u + j], sum);
             }
         }
-        sums[to][r] = sum;
+        sums[r] = sum;
     }
+    return sums;
 }
 #endif
 
@@ -304,16 +308,18 @@ fn add_parts(begin: vec4<u32>, lane: u32, tile: u32, local: u32) {
             let c = unpacked(raw.c, at.z, part);
             let d = unpacked(raw.d, at.w, part);
             let meets = ((i / PARTS) * LEN + place(part)) / 16u;
-            for (var row = 0u; row < ROWS; row++) {
-                let low = facing(row, meets);
-                let high = facing(row, meets + APART / 16u);
-                sums[row] += vec4<f32>(
+#for row ROWS
+            {
+                let low = facing(${row}u, meets);
+                let high = facing(${row}u, meets + APART / 16u);
+                sums_${row} += vec4<f32>(
                     part_product(a, low, high),
                     part_product(b, low, high),
                     part_product(c, low, high),
                     part_product(d, low, high),
                 );
             }
+#endfor
         }
     }
 }
@@ -349,23 +355,29 @@ fn main(
     let lane = local % LANES;
     let column = (across * SLOTS + local / LANES) * COLUMNS;
     let begin = weight_rows(tile, vec4<u32>(column) + vec4<u32>(0u, 1u, 2u, 3u) % COLUMNS) * p.k_blocks;
-    for (var i = 0u; i < ROWS; i++) {
-        sums[i] = vec4<f32>(0.0);
-    }
+#for r ROWS
+    sums_${r} = vec4<f32>(0.0);
+#endfor
     add_parts(begin, lane, tile, local);
 #if NORMED
     all_squares[local] = squares;
-#else
-    for (var i = 0u; i < ROWS; i++) {
-        let exponents = bitcast<vec4<u32>>(sums[i]) & vec4<u32>(INFINITY_BITS);
-        if any(exponents == vec4<u32>(INFINITY_BITS)) {
-            add_elements(begin, lane, row_of_x(tile, i), i);
-        }
-    }
 #endif
     for (var i = 0u; i < ROWS; i++) {
+        var sums = sums_0;
+#for r ROWS
+        if i == ${r}u {
+            sums = sums_${r};
+        }
+#endfor
+#if NORMED
+#else
+        let exponents = bitcast<vec4<u32>>(sums) & vec4<u32>(INFINITY_BITS);
+        if any(exponents == vec4<u32>(INFINITY_BITS)) {
+            sums = sums_of_elements(begin, lane, row_of_x(tile, i));
+        }
+#endif
         workgroupBarrier();
-        shared_vectors[local] = sums[i];
+        shared_vectors[local] = sums;
         workgroupBarrier();
         // Eight lanes add every eighth sum, and the first of them what they have.
         if lane < 8u {
