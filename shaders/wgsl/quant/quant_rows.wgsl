@@ -31,8 +31,6 @@ const PIECE: u32 = 1024u / ROWS;
 // Sixteens of elements of a row that are laid out at a time.
 const SIXTEENS: u32 = PIECE / 4u;
 
-var<workgroup> shared_vectors: array<vec4<f32>, ${WORKGROUP}u>;
-
 // The sums of each row of x with four rows of w. (In an array that a loop goes through they would lie in memory.)
 #for r ROWS
 var<private> sums_${r}: vec4<f32>;
@@ -376,16 +374,17 @@ fn main(
             sums = sums_of_elements(begin, lane, row_of_x(tile, i));
         }
 #endif
+        // Sums take the place of what was laid out: less memory leaves room for more workgroups.
         workgroupBarrier();
-        shared_vectors[local] = sums;
+        highs[local] = bitcast<vec4<u32>>(sums);
         workgroupBarrier();
         // Eight lanes add every eighth sum, and the first of them what they have.
         if lane < 8u {
             var some = vec4<f32>(0.0);
             for (var j = 0u; j < LANES; j += 8u) {
-                some += shared_vectors[local + j];
+                some += bitcast<vec4<f32>>(highs[local + j]);
             }
-            shared_vectors[local] = some;
+            highs[local] = bitcast<vec4<u32>>(some);
 #if NORMED
             var part = 0.0;
             for (var j = lane; j < ${WORKGROUP}u; j += 8u) {
@@ -399,7 +398,7 @@ fn main(
             let row = row_of_result(tile, i);
             var sum = vec4<f32>(0.0);
             for (var j = 0u; j < 8u; j++) {
-                sum += shared_vectors[local + j];
+                sum += bitcast<vec4<f32>>(highs[local + j]);
             }
 #if NORMED
             var all = 0.0;
