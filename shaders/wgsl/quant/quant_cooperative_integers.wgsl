@@ -360,8 +360,8 @@ fn serve(unit: f32, ratio: f32) -> bool {
     return (bitcast<u32>(unit) & INFINITY_BITS) != INFINITY_BITS && (r == 0u || (r >= 0x3e000000u && r <= 0x44000000u));
 }
 
-// Where vector `i` of a slice of x lies in its row: as the weights that it is multiplied with, part by part. Half of the low sixteens of
-// both parts comes before the high ones in x, unless those of a part are neighbours.
+// Where vector `i` of a slice of x lies in its row: as the weights that it is multiplied with, part by part. In x the low sixteens of both
+// parts come before the high ones, unless those of a part are neighbours.
 fn place_in_row(i: u32) -> u32 {
     if APART < 32u {
         return i;

@@ -374,7 +374,7 @@ fn main(
             sums = sums_of_elements(begin, lane, row_of_x(tile, i));
         }
 #endif
-        // Sums take the place of what was laid out: less memory leaves room for more workgroups.
+        // Sums take the place of what was laid out, because workgroup memory limits how many workgroups run at once.
         workgroupBarrier();
         highs[local] = bitcast<vec4<u32>>(sums);
         workgroupBarrier();

@@ -144,8 +144,8 @@ impl Integers {
         let columns = if is_double || rows == 16 { 64 } else { 128 };
         let whole = Self { tile: [rows, columns], splits: 1, slice: k / format.block_len() };
         let [down, across] = whole.tiles(m, n);
-        // A multiprocessor takes two of the narrow tiles at once, and one of the others, because its workgroups share some 52 KiB of workgroup
-        // memory (through Vulkan on an H200, measured). More tiles than that wait for others.
+        // A multiprocessor takes two of the narrow tiles at once, and one of the others, because its workgroups share the
+        // 50 to 57 KB of workgroup memory (measured through Vulkan on an H200). More tiles than that wait for others.
         let enough = if columns == 64 { BUSY } else { BUSY / 2 };
         let parts = if splits { (enough / (down * across)).clamp(1, whole.slice) } else { 1 };
         let slice = whole.slice.div_ceil(parts);
