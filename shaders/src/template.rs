@@ -127,14 +127,10 @@ pub(crate) fn declarations(head: &Head, capabilities: Capabilities) -> String {
 /// `#endif` by the constants, `#include name` by the text that `find` has of this name, and `${NAME}` by the value of the
 /// constant. Values are names where the constant is an enumeration, and numbers elsewhere. The lines from `#for i NAME` to `#endfor` are
 /// repeated as many times as the value of the constant or the number NAME says, with `i` as a constant from 0 on. `#set NAME n` makes a
-/// constant of a number for the rest of the source. (Modules for browsers know neither, nor the kernels that use them.)
+/// constant of a number for the rest of the source.
 ///
 /// A name that is unknown stays as it is, which no shader compiler accepts: a mistake in a source is found by the tests,
 /// which compile every source with every value that its head names.
-#[cfg_attr(
-    target_arch = "wasm32",
-    expect(clippy::while_let_on_iterator, reason = "elsewhere repetitions take lines, too")
-)]
 pub(crate) fn expand(
     source: &str,
     constants: &mut BTreeMap<String, u32>,
@@ -178,8 +174,6 @@ pub(crate) fn expand(
                     out.push('\n');
                 }
             },
-            // The kernels that modules for browsers leave out use these.
-            #[cfg(not(target_arch = "wasm32"))]
             "for" => {
                 let body = repeated(&mut lines);
                 let (name, count) = rest.trim().split_once(' ').unwrap_or_default();
@@ -197,7 +191,6 @@ pub(crate) fn expand(
                 }
                 constants.remove(name);
             }
-            #[cfg(not(target_arch = "wasm32"))]
             "set" if taken.iter().all(|&taken| taken) => {
                 let (name, value) = rest.trim().split_once(' ').unwrap_or_default();
                 match value.parse() {
@@ -214,7 +207,6 @@ pub(crate) fn expand(
 }
 
 /// The lines up to the end of a repetition that has begun.
-#[cfg(not(target_arch = "wasm32"))]
 fn repeated<'a>(lines: &mut impl Iterator<Item = &'a str>) -> String {
     let mut body = String::new();
     let mut depth = 1;
