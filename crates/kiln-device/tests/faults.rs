@@ -277,13 +277,14 @@ fn a_kernel_that_is_refused_anywhere_is_one_error_and_all_works_afterwards() {
 
 #[test]
 fn the_loss_of_a_device_at_any_submission_is_reported() {
-    for options in kinds() {
+    // An interpreter takes half a minute for all that is run once: there a device that suspends is lost in the middle.
+    let is_run = |options: &HostOptions| !cfg!(miri) || options.suspends;
+    for options in kinds().into_iter().filter(is_run) {
         let whole = HostDevice::new(options.clone());
         let expected = block_on(everything(&whole)).unwrap();
         let submissions = whole.submissions();
         assert!(submissions > 20);
-        // Under Miri, where each takes seconds, only the first and one in the middle.
-        let is_tested = |&n: &u64| !cfg!(miri) || n == 0 || n == submissions / 2;
+        let is_tested = |&n: &u64| !cfg!(miri) || n == submissions / 2;
         for n in (0..submissions).filter(is_tested) {
             let device = HostDevice::new(options.clone());
             device.lose_at(n);
@@ -293,9 +294,11 @@ fn the_loss_of_a_device_at_any_submission_is_reported() {
             assert_eq!(block_on(everything(&device)).unwrap_err(), lost);
             assert_nothing_is_held(&device);
         }
-        let device = HostDevice::new(options.clone());
-        device.lose_at(submissions);
-        assert_eq!(block_on(everything(&device)).unwrap(), expected);
+        if cfg!(not(miri)) {
+            let device = HostDevice::new(options.clone());
+            device.lose_at(submissions);
+            assert_eq!(block_on(everything(&device)).unwrap(), expected);
+        }
     }
 }
 

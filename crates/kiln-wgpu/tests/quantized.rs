@@ -8,6 +8,15 @@ use kiln_ir::op::{Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Record, Shape, TensorType};
 use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, numerics};
 
+/// The distance of the cases that run: with `KILN_SAMPLE` some, and fewer from 50 on, as a second driver has it.
+fn step(some: usize, few: usize) -> usize {
+    match kiln_device::conformance::sample() {
+        1 => 1,
+        n if n < 50 => n.min(some),
+        _ => few,
+    }
+}
+
 fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; format.bytes(x.len()).expect("whole blocks")];
     format.encode(x, &mut blocks).expect("whole blocks");
@@ -51,7 +60,8 @@ fn the_bytes_of_the_quantiser_are_those_of_the_reference() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
     let mut random = Random::new(97);
-    let x: Vec<f32> = (0..1501).flat_map(|i| block(&mut random, i % 10)).collect();
+    // The reference takes longer than the device.
+    let x: Vec<f32> = (0..1501 / step(4, 4)).flat_map(|i| block(&mut random, i % 10)).collect();
     let shape = Shape::new(&[x.len()]).unwrap();
     for format in QuantFormat::ALL {
         let input = Buffer::F32(x.clone());
@@ -73,8 +83,8 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
     let mut random = Random::new(101);
-    // If KILN_SAMPLE requests samples, each format takes at least one of its 13 sizes, and the next format others.
-    let (sample, mut sizes) = (kiln_device::conformance::sample().min(11), 0..);
+    // Of samples each format takes at least one of its 13 sizes, and the next format others; of a second driver's every other format.
+    let (sample, mut sizes) = (step(11, 23), 0..);
     for format in QuantFormat::ALL {
         let len = format.block_len();
         // Rows by lanes, with more lanes for fewer weights; several rows, two, four and eight at a time, in one piece and in
@@ -155,9 +165,9 @@ fn products_that_run_together_have_the_bits_of_each_alone() {
     let k = 1024 + 256;
     let all = [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q8_0, QuantFormat::Q4K];
     // One row, a few, and enough for tiles. A driver in software takes seconds to compile each product of a kernel, so samples have two
-    // formats each.
+    // formats each, and those of a second driver one.
     for (m, n, few) in [(1, 70, 0..2), (3, 70, 1..3), (20, 64 * 70 + 6, 2..4)] {
-        let formats = if kiln_device::conformance::sample() == 1 { &all[..] } else { &all[few] };
+        let formats = [&all[..], &all[few.clone()], &all[few.start..=few.start]][step(2, 3) - 1];
         let mut x = random.uniforms(m * k, -1.0, 1.0);
         // Elements that are multiplied without rounding.
         x[3] = 1e-30;
@@ -204,8 +214,8 @@ fn products_of_normalised_rows_keep_the_bounds_of_both() {
     let Some(device) = support::device() else { return };
     let mut random = Random::new(109);
     let all = kiln_device::conformance::sample() == 1;
-    let few = [QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q4_0, QuantFormat::Mxfp4];
-    let formats = if all { &QuantFormat::ALL[..] } else { &few };
+    let few = [QuantFormat::Q4K, QuantFormat::Mxfp4, QuantFormat::Q6K, QuantFormat::Q4_0];
+    let formats = if all { &QuantFormat::ALL[..] } else { &few[..4 / step(1, 2)] };
     // A piece of a row and a part of another with 64 lanes for each row of weights; then 8 lanes, and 32.
     let shapes = [(70, 4096 + 512), (70, 256), (10_300, 1024)];
     for (number, &format) in formats.iter().enumerate() {
@@ -296,7 +306,7 @@ fn gates_of_products_of_one_row_are_those_of_single_operations() {
     let backend = GpuBackend::on(device.clone());
     let mut random = Random::new(113);
     let gates = [Elementwise::swiglu(), Elementwise::geglu(), Elementwise::geglu_tanh()];
-    let step = kiln_device::conformance::sample().min(4);
+    let step = step(5, 7);
     for (number, format) in QuantFormat::ALL.into_iter().enumerate().step_by(step) {
         // Two pieces of a row with 64 lanes; 8 lanes, the last with one row; 32 lanes. The number is the same for one product and two.
         let [n, k] = [[70, 4096 + 512], [71, 256], [5200, 1024]][number / step % 3];
@@ -509,7 +519,7 @@ fn products_with_zeros_are_zero() {
                 _ => (block[..128].fill(0), block[128..192].fill(0xaa)),
             };
         }
-        for m in [1, 8, 16, 20, 70] {
+        for m in [1, 8, 16, 20, 70].into_iter().step_by(step(1, 2)) {
             let x = random.uniforms(m * k, 0.5, 1.0);
             let operands = [Operand::f32(&x, &[m, k]).unwrap(), Operand::blocks(&w, &[n, k], format).unwrap()];
             let got = backend.run(&Op::from(QuantMatmul { format }), &operands).unwrap();

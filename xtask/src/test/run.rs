@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use super::programs::Program;
 use crate::{Result, processor};
@@ -165,11 +166,12 @@ impl Runner {
         self.execute(&mut command, line)
     }
 
-    /// Runs a command; errors name it as `shown`.
+    /// Runs a command, and says how long it took; errors name it as `shown`.
     pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
         if let Some(log) = &self.log {
             command.stderr(log.try_clone()?);
         }
+        let began = Instant::now();
         let mut child =
             command.stdout(Stdio::piped()).spawn().map_err(|error| format!("`{shown}` did not start: {error}"))?;
         let pipe = child.stdout.take().ok_or("the output of the command is not there")?;
@@ -192,6 +194,7 @@ impl Runner {
         }
         drop(out);
         let status = processor::wait(&mut child)?;
+        self.say(&format!("{:.1} s", began.elapsed().as_secs_f64()))?;
         match (status.success(), failed_tests) {
             (true, 0) => Ok(()),
             (_, 0) => Err(format!("`{shown}` ended with {status}").into()),
