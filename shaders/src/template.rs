@@ -137,13 +137,41 @@ pub(crate) fn expand(
     find: &impl Fn(&str) -> Option<&'static str>,
     out: &mut String,
 ) {
+    expand_within(None, source, constants, find, out);
+}
+
+/// The constant of a repetition, and those around it. (To remove one from the map would be 3 KB of modules for browsers.)
+struct Repetition<'a> {
+    name: &'a str,
+    value: u32,
+    outer: Option<&'a Self>,
+}
+
+/// The value of a constant.
+fn value_of(name: &str, mut within: Option<&Repetition<'_>>, constants: &BTreeMap<String, u32>) -> Option<u32> {
+    while let Some(repetition) = within {
+        if repetition.name == name {
+            return Some(repetition.value);
+        }
+        within = repetition.outer;
+    }
+    constants.get(name).copied()
+}
+
+fn expand_within(
+    within: Option<&Repetition<'_>>,
+    source: &str,
+    constants: &mut BTreeMap<String, u32>,
+    find: &impl Fn(&str) -> Option<&'static str>,
+    out: &mut String,
+) {
     // Whether the lines of each open condition are taken.
     let mut taken: Vec<bool> = Vec::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
         let Some(directive) = line.trim_start().strip_prefix('#') else {
             if taken.iter().all(|&taken| taken) {
-                substitute(line, constants, out);
+                substitute(line, within, constants, out);
                 out.push('\n');
             }
             continue;
@@ -152,7 +180,7 @@ pub(crate) fn expand(
         match word {
             "if" => {
                 let (name, wanted) = rest.split_once("==").map_or((rest, None), |(name, value)| (name, Some(value)));
-                let value = constants.get(name.trim()).copied().unwrap_or(0);
+                let value = value_of(name.trim(), within, constants).unwrap_or(0);
                 let wanted =
                     wanted.map(|list| list.split(',').map(|wanted| symbols::value(name.trim(), wanted.trim())));
                 if wanted.clone().is_some_and(|mut wanted| wanted.any(|wanted| wanted.is_none())) {
@@ -168,7 +196,7 @@ pub(crate) fn expand(
             }
             "endif" => drop(taken.pop()),
             "include" if taken.iter().all(|&taken| taken) => match find(rest.trim()) {
-                Some(included) => expand(included, constants, find, out),
+                Some(included) => expand_within(within, included, constants, find, out),
                 None => {
                     out.push_str(line);
                     out.push('\n');
@@ -180,16 +208,15 @@ pub(crate) fn expand(
                 if taken.contains(&false) {
                     continue;
                 }
-                let Some(count) = constants.get(count).copied().or_else(|| count.parse().ok()) else {
+                let Some(count) = value_of(count, within, constants).or_else(|| count.parse().ok()) else {
                     out.push_str(line);
                     out.push('\n');
                     continue;
                 };
-                for i in 0..count {
-                    constants.insert(name.to_owned(), i);
-                    expand(&body, constants, find, out);
+                for value in 0..count {
+                    let inner = Repetition { name, value, outer: within };
+                    expand_within(Some(&inner), &body, constants, find, out);
                 }
-                constants.remove(name);
             }
             "set" if taken.iter().all(|&taken| taken) => {
                 let (name, value) = rest.trim().split_once(' ').unwrap_or_default();
@@ -223,16 +250,18 @@ fn repeated<'a>(lines: &mut impl Iterator<Item = &'a str>) -> String {
     body
 }
 
-fn substitute(line: &str, constants: &BTreeMap<String, u32>, out: &mut String) {
+fn substitute(line: &str, within: Option<&Repetition<'_>>, constants: &BTreeMap<String, u32>, out: &mut String) {
     let mut rest = line;
     while let Some((before, after)) = rest.split_once("${") {
         out.push_str(before);
-        match after.split_once('}') {
-            Some((name, after)) if constants.contains_key(name) => {
-                out.push_str(&symbols::text(name, constants[name]));
+        let named =
+            after.split_once('}').and_then(|(name, after)| Some((name, value_of(name, within, constants)?, after)));
+        match named {
+            Some((name, value, after)) => {
+                out.push_str(&symbols::text(name, value));
                 rest = after;
             }
-            _ => {
+            None => {
                 out.push_str("${");
                 rest = after;
             }
