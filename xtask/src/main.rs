@@ -36,7 +36,7 @@ enum Command {
     Docs(docs::Arguments),
     /// Packs the crates for the registry, and compiles the README's example against the packed copies. Uploads nothing.
     Publish(publish::Arguments),
-    /// Builds kiln for browsers and its page into target/web, serves it, and tests it in Chromium.
+    /// Builds kiln for browsers and its page into target/web, serves it, and tests it in Chromium, Firefox and Node.
     Web(web::Arguments),
     /// Compares every element-wise operation of one operand with the f64 reference, for every f32.
     Exhaustive(measure::Arguments),

@@ -4,7 +4,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `driver/` | the calls of NVIDIA's driver, and owners of what it gives out: all unsafe code |
+//! | `driver/` | the calls of NVIDIA's driver, and owners of what it gives out: nearly all unsafe code |
 //! | `device/` | the device in terms of these: compiled kernels, staging of copies, captured programs |
 //! | `lower/` | each operation as launches of kernels from kiln-ptx |
 //! | [`numerics`] | where the error bounds of tensor cores differ from the contract |
@@ -20,8 +20,8 @@
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.
-//! - All unsafe code is in one module, `driver`: calls of the driver, and access to the memory that it returns. The author of
-//!   another kernel ([`CudaDevice::prepare_kernel`], [`CudaKernel`]) is responsible for it.
+//! - Unsafe code is in `driver`: calls of the driver, and access to the memory that it returns; and in `by_hand`, whose two unsafe functions
+//!   ([`CudaDevice::prepare_kernel`], [`CudaKernel::new`]) make the author of another kernel responsible for it.
 #![deny(unsafe_code)]
 
 mod by_hand;

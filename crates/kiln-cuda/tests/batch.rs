@@ -200,7 +200,7 @@ fn measured_grids_are_those_that_ran() {
     const DIMS: [usize; 2] = [256, 1 << 16];
     let Some(device) = support::device_with(&DeviceOptions::new().profile()) else { return };
     if device.target() != "sm_90a" {
-        return eprintln!("left out: on {} no blocks stay", device.target());
+        return eprintln!("skipped: on {} no blocks stay", device.target());
     }
     let multiprocessors = device.info().multiprocessors;
     let mut batch = CudaCommandBatch::new(device);
@@ -217,7 +217,7 @@ fn measured_grids_are_those_that_ran() {
 fn a_device_tells_how_it_is() {
     let Some(device) = support::device() else { return };
     match device.readings().unwrap() {
-        None => eprintln!("left out: NVML is not there, or does not know {}", device.info()),
+        None => eprintln!("skipped: NVML is not there, or does not know {}", device.info()),
         Some(readings) => {
             println!("{readings:?}");
             assert!(readings.temperature.is_none_or(|degrees| (1..130).contains(&degrees)), "{readings:?}");

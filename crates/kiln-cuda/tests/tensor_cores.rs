@@ -11,7 +11,7 @@ use kiln_ir::{Buffer, DType, Data, Operand, Precision, QuantFormat, Record, Resu
 fn device_with(precision: Precision) -> Option<CudaDevice> {
     let device = support::device_with(&DeviceOptions::new().precision(precision))?;
     if !device.has_tensor_cores() {
-        eprintln!("left out: no kernel uses the tensor cores of {}", device.info());
+        eprintln!("skipped: no kernel uses the tensor cores of {}", device.info());
         return None;
     }
     Some(device)
@@ -137,7 +137,7 @@ fn products_in_bf16_keep_their_bound() {
 fn products_with_quantised_weights_keep_their_contract_on_warp_groups() {
     let Some(device) = support::device() else { return };
     if device.info().compute_capability != (9, 0) {
-        eprintln!("left out: {} has no warp groups", device.info());
+        eprintln!("skipped: {} has no warp groups", device.info());
         return;
     }
     let mut random = Random::new(10);

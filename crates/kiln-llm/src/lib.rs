@@ -40,7 +40,7 @@
 //! | `forward_pass` | [`ForwardPass`], `WgslForwardPass` (the feature `gpu`): a layer or a model from weights in memory |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
-//! A step is recorded once for 1, 8, 64, 512 and 1024 tokens of a text, and for 1, 2, 4 and so on up to 64 sequences, and executed again
+//! A step is recorded once for 1, 8, 64, 512 and 1024 tokens of a text (on GPUs also 256), and for 1, 2, 4 and so on up to 64 sequences, and executed again
 //! and again: tokens and positions are data. Keys and values are states of the engine, which executions change where they are. Layers that see a window of the last keys keep all of them, too, as
 //! their window is a mask. The program `kiln-llm` runs models, and looks into their files.
 //!

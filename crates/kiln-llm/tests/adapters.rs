@@ -551,7 +551,7 @@ mod gpu {
             Err(why) => {
                 let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
                 assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-                eprintln!("left out: {why}");
+                eprintln!("skipped: {why}");
                 None
             }
         }

@@ -20,7 +20,7 @@ fn engine() -> Option<Engine> {
     if let Some(why) = why {
         let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
-        eprintln!("left out: {why}");
+        eprintln!("skipped: {why}");
         return None;
     }
     let builder = || Engine::builder().cuda_device(0).without_profile();
@@ -93,7 +93,7 @@ fn predictions_decide_which_layers_are_on_the_gpu() {
 #[test]
 fn layers_follow_one_another_on_two_gpus() {
     if engine().is_none() || CudaDevice::list().is_ok_and(|devices| devices.len() < 2) {
-        eprintln!("left out: there are no two devices");
+        eprintln!("skipped: there are no two devices");
         return;
     }
     placed::layers_follow_one_another_on_gpus(|| Engine::builder().cuda_device(0).cuda_device(1).without_profile());
@@ -106,7 +106,7 @@ fn group() -> Option<impl Fn() -> EngineBuilder> {
     if found < 2 {
         let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|name| name.trim() == "cuda-group"), "{found} devices");
-        eprintln!("left out: a group needs two devices, there are {found}");
+        eprintln!("skipped: a group needs two devices, there are {found}");
         return None;
     }
     Some(|| Engine::builder().cuda_group(&[0, 1]).without_profile())

@@ -31,7 +31,7 @@ fn engine_of(settings: impl Fn() -> EngineBuilder) -> Option<Engine> {
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("left out: {why}");
+            eprintln!("skipped: {why}");
             return None;
         }
     };
@@ -311,7 +311,7 @@ fn layers_follow_one_another_on_two_gpus() {
     if adapters.len() < 2 {
         let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|name| name.trim() == "adapters"), "one adapter: {adapters:?}");
-        eprintln!("left out: there are no two adapters");
+        eprintln!("skipped: there are no two adapters");
         return;
     }
     let labels: Vec<String> = adapters.drain(..2).map(|adapter| adapter.label).collect();

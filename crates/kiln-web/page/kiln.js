@@ -26,7 +26,7 @@ export const build = hasRelaxed() ? "relaxed-simd" : hasVectors ? "simd128" : "s
 let loading;
 
 /** Loads the module. */
-export function load() {
+function load() {
   loading ??= (async () => {
     const module = await import(`./${build}/kiln_web.js`);
     await module.default();

@@ -47,7 +47,7 @@ export interface Progress {
 }
 
 export interface LoadOptions {
-  /** The default is `auto`: the GPU if there is one. */
+  /** The default is `auto`: the GPU, if there is one that is not software and the weights have 32 MiB or more; otherwise the CPU. */
   device?: "auto" | "gpu" | "cpu";
   /** Whether to use a software GPU. */
   software?: boolean;

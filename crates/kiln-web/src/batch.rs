@@ -58,7 +58,7 @@ impl Batch {
 
 #[wasm_bindgen]
 impl Batch {
-    /// Copies a tensor into the batch: a typed array or `{ data, dims, format }`.
+    /// Copies a tensor into the batch: a typed array or `{ data, dims, dtype }`.
     pub fn input(&self, tensor: &JsValue) -> Result<JsValue, JsValue> {
         self.0.with(|batch| {
             let id = batch.upload_operand(&Tensor::read(tensor)?.operand()?)?;

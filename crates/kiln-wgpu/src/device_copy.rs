@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_copy_is_the_same() {
         let Ok(device) = GpuDevice::open(&AdapterChoice::Any) else {
-            eprintln!("left out: no device");
+            eprintln!("skipped: no device");
             return;
         };
         for n in [1, 5, 1000, 70_001] {

@@ -100,7 +100,7 @@ impl Folder {
     fn device(&self) -> Option<GpuDevice> {
         let device = support::device_with(&DeviceOptions::new().pipeline_folder(&self.0))?;
         if device.adapter().api != "vulkan" {
-            eprintln!("left out: {} keeps no pipelines", device.adapter());
+            eprintln!("skipped: {} keeps no pipelines", device.adapter());
             return None;
         }
         Some(device)

@@ -394,7 +394,7 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
     for precision in [Precision::Contract, Precision::Bf16] {
         let Some(device) = support::device_with(&DeviceOptions::new().precision(precision)) else { return };
         if !device.has_cooperative_matrices() {
-            eprintln!("left out: {} has no cooperative matrices", device.adapter());
+            eprintln!("skipped: {} has no cooperative matrices", device.adapter());
             return;
         }
         let backend = GpuBackend::on(device.clone());
@@ -437,7 +437,7 @@ fn products_through_cooperative_matrices_keep_their_bounds() {
 fn sums_with_products_of_many_weights_are_those_of_two_operations() {
     let Some(device) = support::device() else { return };
     if !device.has_cooperative_matrices() {
-        eprintln!("left out: {} has no cooperative matrices", device.adapter());
+        eprintln!("skipped: {} has no cooperative matrices", device.adapter());
         return;
     }
     let backend = GpuBackend::on(device.clone());

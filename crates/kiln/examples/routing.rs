@@ -1,7 +1,7 @@
 //! Prints where operations go over their sizes, and why.
 //!
 //! `cargo run --release --example routing`: decides by the profile of this machine, or by built-in constants where it was
-//! not calibrated. `-- --calibrate` measures the machine first (about a quarter of a minute).
+//! not calibrated. `-- --calibrate` measures the machine first (about half a minute, twice as long beside a GPU).
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -20,7 +20,7 @@ fn device() -> Option<DeviceInfo> {
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
-            eprintln!("left out: {why}");
+            eprintln!("skipped: {why}");
             None
         }
     }

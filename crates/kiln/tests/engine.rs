@@ -293,6 +293,12 @@ fn a_limited_engine_does_not_write_the_profile_of_the_machine() {
         let named = Engine::builder().threads(1).profile_file(path).build().unwrap();
         assert_eq!(named.profile_file(), Some(path), "a file that is named is written");
     }
+    // Without GPUs it would measure less than other engines.
+    #[cfg(any(feature = "gpu", feature = "cuda"))]
+    {
+        let without_gpus = || Engine::builder().backends(&[Backend::Scalar, Backend::Simd]);
+        assert_eq!(without_gpus().build().unwrap().profile_file(), None);
+    }
 }
 
 #[test]

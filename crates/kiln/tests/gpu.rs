@@ -22,7 +22,7 @@ fn adapter() -> Option<AdapterChoice> {
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("left out: {why}");
+            eprintln!("skipped: {why}");
             None
         }
     }

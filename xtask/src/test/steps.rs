@@ -472,7 +472,7 @@ fn run_examples(
 
 /// The examples that open a GPU through a driver of graphics, which need one: they run where the step `gpu` has brought it.
 fn opens_a_gpu(example: &Program) -> bool {
-    example.name.starts_with("gpu_")
+    example.name.starts_with("gpu_") || ["device_pool", "group"].contains(&example.name.as_str())
 }
 
 /// All others. Those of NVIDIA's GPUs say what is missing where there is no driver, and end well.

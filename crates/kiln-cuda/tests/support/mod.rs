@@ -15,7 +15,7 @@ pub(crate) fn device_with(options: &DeviceOptions) -> Option<CudaDevice> {
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
-            eprintln!("left out: {why}");
+            eprintln!("skipped: {why}");
             None
         }
     }

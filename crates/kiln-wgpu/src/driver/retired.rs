@@ -53,7 +53,7 @@ mod tests {
         let first = match open() {
             Ok(device) => device,
             Err(why) if !std::env::var("KILN_REQUIRE").is_ok_and(|required| required.contains("wgpu")) => {
-                return println!("left out: {why}");
+                return println!("skipped: {why}");
             }
             Err(why) => panic!("{why}"),
         };

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn pieces_are_the_same_as_the_whole() {
         let Ok(device) = GpuDevice::open(&AdapterChoice::Any) else {
-            eprintln!("left out: no device");
+            eprintln!("skipped: no device");
             return;
         };
         let (experts, n, rows, used) = (6, 140, 40, 2);

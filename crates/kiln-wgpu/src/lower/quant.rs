@@ -746,7 +746,7 @@ mod tests {
     #[test]
     fn pieces_are_the_same_as_the_whole() {
         let Ok(device) = GpuDevice::open(&AdapterChoice::Any) else {
-            eprintln!("left out: no device");
+            eprintln!("skipped: no device");
             return;
         };
         let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();

@@ -66,7 +66,7 @@ fn same(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: u64)
 fn device() -> Option<GpuDevice> {
     let device = GpuDevice::open(&AdapterChoice::Any).ok();
     if device.is_none() {
-        eprintln!("left out: no device");
+        eprintln!("skipped: no device");
     }
     device
 }

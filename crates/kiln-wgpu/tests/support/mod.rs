@@ -24,7 +24,7 @@ pub(crate) fn device_where(options: &DeviceOptions, allowed: impl Fn(&Error) -> 
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(allowed(&why) || !required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("left out: {why}");
+            eprintln!("skipped: {why}");
             None
         }
     }

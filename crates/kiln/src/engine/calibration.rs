@@ -15,8 +15,8 @@ impl Engine {
     /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
     /// left out: the report names it, and [`Engine::absent`] does. A machine without a GPU is logged once through `tracing`.
     ///
-    /// An engine that was limited to some of the threads, instruction sets or backends measures what it may use and does
-    /// not write to the user's cache directory, whose profile is for engines without limits, too.
+    /// An engine that was limited to some of the threads, instruction sets or backends, or asked for some GPUs, measures what it may use
+    /// and does not write to the user's cache directory, whose profile is for engines without limits, too.
     ///
     /// # Errors
     /// Errors of the operations measured, which are not expected; [`Unavailable`](kiln_ir::Error::Unavailable) where the GPU that everything

@@ -11,7 +11,7 @@ use crate::calibrate::grid;
 use crate::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use crate::{Effort, Engine, Probe, ProfileStatus};
 
-/// The problems of a calibration, of so many classes. With `KILN_SAMPLE=n` they are those of every fourth class and of exponentials: the
+/// The problems of a calibration, and the number of their classes. With `KILN_SAMPLE=n` they are those of every fourth class and of exponentials: the
 /// one with the least work, and every n-th of the others. A driver in software takes minutes for all of them.
 fn probes() -> (Vec<Probe>, usize) {
     let mut probes = grid::calibration().unwrap();
@@ -52,7 +52,7 @@ fn a_calibration_measures_the_gpu_and_is_found_again() {
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("left out: {why}");
+            eprintln!("skipped: {why}");
             return;
         }
     };

@@ -33,7 +33,7 @@ Examples:
   cargo xtask bench --model chat.gguf --only 'language models'
                                         tokens a second of your model on every device, and nothing else
 
-  KILN_ADAPTER=llvmpipe cargo xtask bench    also measure a software driver as a GPU
+  KILN_ADAPTER=llvmpipe cargo xtask bench    measure this adapter, here a software driver, and no other
 
   To write docs/measurements.md with other libraries beside kiln:
     cargo bench -p kiln-benches --bench gemm -- --threads 1,2 --json > gemm.json
