@@ -379,8 +379,14 @@ mod files {
         /// least. The metadata are in the first. Returns their paths.
         ///
         /// # Errors
-        /// [`Error::Io`]; [`Error::Write`] for more than 65535 files.
+        /// [`Error::Io`]; [`Error::Write`] for more than 65535 files, and where a key is set that numbers files, as of a model that is
+        /// divided already.
         pub fn save_split(&self, prefix: impl AsRef<Path>, most_bytes: usize) -> Result<Vec<PathBuf>> {
+            for key in [split::NUMBER, split::COUNT, split::TENSORS] {
+                if self.keys.contains(key) {
+                    return Err(refused(key, "it numbers files, and is set already; leave it out"));
+                }
+            }
             let mut parts = Vec::new();
             let (mut start, mut bytes) = (0, 0usize);
             for (index, tensor) in self.tensors.iter().enumerate() {

@@ -128,6 +128,10 @@ fn split_models_are_one_model() {
         assert_eq!(model.tensor("t2").unwrap().bytes(), [7; 400]);
         assert!(matches!(model.tensor("x"), Err(Error::MissingTensor { .. })));
     }
+    // What numbers the files is not copied from a divided model.
+    let mut again = Writer::new();
+    again.set_all(Model::open(&paths[0]).unwrap().metadata()).unwrap();
+    assert!(matches!(again.save_split(folder("again").join("model"), 128), Err(Error::Write { .. })));
     // A single file is a valid model too.
     let single = split("single", usize::MAX);
     assert_eq!(Model::open(&single[0]).unwrap().infos().count(), 4);

@@ -65,6 +65,8 @@ pub struct ForwardPass<'e> {
     tensors: HashMap<String, Tensor>,
     caches: Vec<[State; 2]>,
     adapters: Vec<Adapter>,
+    /// The one that is used, and its scale.
+    used: Option<(Adapter, f32)>,
     /// Built at the first computation, and again after weights or adapters change.
     ready: Option<Ready<'e>>,
 }
@@ -153,7 +155,16 @@ impl<'e> ForwardPass<'e> {
         let config = shape.config()?;
         let cache = || State::zeros(DType::F32, &[shape.kv_heads, shape.context, shape.head_dim]);
         let caches = (0..shape.layers).map(|_| Ok([cache()?, cache()?])).collect::<kiln::Result<_>>()?;
-        Ok(Self { engine, shape, config, tensors: HashMap::new(), caches, adapters: Vec::new(), ready: None })
+        Ok(Self {
+            engine,
+            shape,
+            config,
+            tensors: HashMap::new(),
+            caches,
+            adapters: Vec::new(),
+            used: None,
+            ready: None,
+        })
     }
 
     /// Gives the pass a weight, of any type that products take, or replaces it. It goes to the device when it is first used, and
@@ -167,7 +178,7 @@ impl<'e> ForwardPass<'e> {
     /// [`ForwardPass::use_adapter`] says so.
     pub fn set_adapters<'a>(&mut self, adapters: impl IntoIterator<Item = &'a Adapter>) {
         self.adapters = adapters.into_iter().cloned().collect();
-        self.ready = None;
+        (self.used, self.ready) = (None, None);
     }
 
     /// Uses one of the adapters from now on, `scale` times what it says, or none. Nothing is recorded anew. Keys and values that were
@@ -177,7 +188,7 @@ impl<'e> ForwardPass<'e> {
     /// [`Error::Adapter`] for an adapter that is not one of [`ForwardPass::set_adapters`], and for a scale that is not finite; as
     /// [`ForwardPass::forward_model`].
     pub fn use_adapter(&mut self, adapter: Option<&Adapter>, scale: f32) -> Result<()> {
-        let ready = Ready::of(&mut self.ready, &self.tensors, &self.config, &self.adapters)?;
+        let ready = Ready::of(&mut self.ready, &self.tensors, &self.config, &self.adapters, self.used.as_ref())?;
         let used: Vec<_> = adapter.map(|adapter| (adapter, scale)).into_iter().collect();
         if ready.adapters.choose(&used)? {
             for step in &mut ready.steps {
@@ -187,6 +198,7 @@ impl<'e> ForwardPass<'e> {
                 layer.set_adapters(&ready.adapters)?;
             }
         }
+        self.used = adapter.map(|adapter| (adapter.clone(), scale));
         Ok(())
     }
 
@@ -205,8 +217,8 @@ impl<'e> ForwardPass<'e> {
             return Err(Error::model(WHAT, format!("{} elements are no rows of {width}", hidden.len())));
         }
         self.check_room(position, hidden.len() / width)?;
-        let Self { engine, shape, config, tensors, caches, adapters, ready } = self;
-        let ready = Ready::of(ready, tensors, config, adapters)?;
+        let Self { engine, shape, config, tensors, caches, adapters, used, ready } = self;
+        let ready = Ready::of(ready, tensors, config, adapters, used.as_ref())?;
         let (mut out, mut rest, mut at) = (Vec::with_capacity(hidden.len()), hidden, position);
         while !rest.is_empty() {
             let rows = Parts::GPU.rows_for(rest.len() / width);
@@ -241,8 +253,8 @@ impl<'e> ForwardPass<'e> {
             return Err(Error::Token { token, vocabulary });
         }
         self.check_room(position, tokens.len())?;
-        let Self { engine, shape, config, tensors, caches, adapters, ready } = self;
-        let ready = Ready::of(ready, tensors, config, adapters)?;
+        let Self { engine, shape, config, tensors, caches, adapters, used, ready } = self;
+        let ready = Ready::of(ready, tensors, config, adapters, used.as_ref())?;
         let (mut rest, mut at) = (tokens, position);
         loop {
             let rows = Parts::GPU.rows_for(rest.len());
@@ -281,18 +293,20 @@ impl<'e> ForwardPass<'e> {
 }
 
 impl<'e> Ready<'e> {
-    /// Returns `ready`, or builds it from these weights and adapters.
+    /// Returns `ready`, or builds it from these weights and adapters, with the one that is used.
     fn of<'r>(
         ready: &'r mut Option<Self>,
         tensors: &HashMap<String, Tensor>,
         config: &Config,
         adapters: &[Adapter],
+        used: Option<&(Adapter, f32)>,
     ) -> Result<&'r mut Self> {
         let made = match ready.take() {
             Some(made) => made,
             None => {
                 let weights = Weights::load(&Source::of_tensors(tensors.clone()), config)?;
-                let adapters = ActiveAdapters::new(AdapterSet::new(config, &weights, adapters)?.into());
+                let mut adapters = ActiveAdapters::new(AdapterSet::new(config, &weights, adapters)?.into());
+                adapters.choose(&used.map(|(adapter, scale)| (adapter, *scale)).into_iter().collect::<Vec<_>>())?;
                 Self { weights, adapters, steps: Vec::new(), layers: HashMap::new() }
             }
         };

@@ -190,7 +190,7 @@ impl Head {
             parameters: header.infos().iter().map(|info| info.elements()).sum(),
             context: config.context,
             layers: config.layers.len(),
-            kept: config.layers.len() * config.kv_heads * (config.head + config.value_head),
+            kept: config.layers.len().saturating_mul(config.kv_heads).saturating_mul(config.head + config.value_head),
         };
         Ok(Self { config, plan, missing, filled: None, header })
     }

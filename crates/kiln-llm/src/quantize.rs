@@ -99,7 +99,7 @@ fn gets_better(name: &str, layers: u32) -> bool {
     let Ok(layer) = layer.parse::<u32>() else { return false };
     let eighth = layers / 8;
     matches!(part, "attn_v.weight" | "ffn_down.weight")
-        && (layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2)
+        && (layer < eighth || u64::from(layer) >= 7 * u64::from(layers) / 8 || (layer - eighth) % 3 == 2)
 }
 
 /// Whether a tensor is a matrix of a product, or an embedding.
@@ -293,6 +293,12 @@ mod tests {
         assert_eq!((of("q4_k_m", "blk.3.attn_q.weight", 96), of("q4_k_m", "blk.3.attn_q.weight", 33)), ("Q5_0", "F16"));
         assert_eq!((of("q2_k", "blk.3.attn_q.weight", 96), of("q4_0", "output.weight", 96)), ("IQ4_NL", "Q8_0"));
         assert_eq!(Recipe::find("q9"), None);
+    }
+
+    #[test]
+    fn numbers_of_layers_that_no_model_has_choose_a_type_too() {
+        assert!(!gets_better("blk.613566757.ffn_down.weight", u32::MAX));
+        assert!(gets_better("blk.4294967294.ffn_down.weight", u32::MAX));
     }
 
     #[test]

@@ -259,7 +259,7 @@ impl<'m> Sequences<'m> {
             };
             copying.copy(0..before.len(), [0, slot])?;
         }
-        Ok(self.put(slot, prompt.to_vec(), options, Surprises::default()))
+        Ok(self.put(slot, prompt.to_vec(), options, Surprises::default(), self.model.tokenizer().decoder()))
     }
 
     /// Adds a sequence that begins with all tokens of another one, whose keys and values are copied.
@@ -268,7 +268,7 @@ impl<'m> Sequences<'m> {
     /// [`Error::UnknownSequence`], and as [`Sequences::add`].
     pub fn fork(&mut self, sequence: SequenceId, options: SequenceOptions) -> Result<SequenceId> {
         let Some((from, source)) = self.find(sequence) else { return Err(Error::UnknownSequence { sequence }) };
-        let (tokens, surprises) = (source.tokens.clone(), source.surprises.clone());
+        let (tokens, surprises, decoder) = (source.tokens.clone(), source.surprises.clone(), source.decoder.clone());
         let slot = self.place_for(&options)?;
         self.check_room(tokens.len())?;
         let copying = match &mut self.between {
@@ -279,7 +279,7 @@ impl<'m> Sequences<'m> {
             }
         };
         copying.copy(0..tokens.len() - 1, [from, slot])?;
-        Ok(self.put(slot, tokens, options, surprises))
+        Ok(self.put(slot, tokens, options, surprises, decoder))
     }
 
     /// Removes a sequence, and returns its tokens.
@@ -308,10 +308,17 @@ impl<'m> Sequences<'m> {
         if tokens < context { Ok(()) } else { Err(Error::ContextFull { context, asked: tokens + 1 }) }
     }
 
-    fn put(&mut self, slot: usize, tokens: Vec<u32>, options: SequenceOptions, surprises: Surprises) -> SequenceId {
+    fn put(
+        &mut self,
+        slot: usize,
+        tokens: Vec<u32>,
+        options: SequenceOptions,
+        surprises: Surprises,
+        decoder: Decoder<'m>,
+    ) -> SequenceId {
         let id = SequenceId(self.next);
         self.next += 1;
-        let (left, decoder) = (options.most, self.model.tokenizer().decoder());
+        let left = options.most;
         self.slots[slot] = Some(Sequence { id, tokens, options, left, surprises, decoder });
         id
     }

@@ -503,8 +503,13 @@ fn a_layer_and_a_model(mut pass: ForwardPass<'_>) {
         let far = distance(&pass.forward_model(&TOKENS[4..], 4).unwrap(), expected);
         assert!(far < 1e-5, "{far:e}");
     }
-    // Layer by layer, from the rows of the embedding; the head is that of the model.
+    // A weight that is replaced leaves the adapter in use.
     pass.use_adapter(Some(&lora), 1.0).unwrap();
+    let (name, dims, data) = &random.tensors[0];
+    pass.upload_weight(name, &Tensor::from_slice(data, dims).unwrap());
+    let far = distance(&pass.forward_model(&TOKENS, 0).unwrap(), &adapted);
+    assert!(far < 1e-5, "{far:e}");
+    // Layer by layer, from the rows of the embedding; the head is that of the model.
     let (_, _, embedding) = &random.tensors[0];
     let mut rows: Vec<f32> =
         TOKENS.iter().flat_map(|&token| &embedding[token as usize * WIDTH..][..WIDTH]).copied().collect();

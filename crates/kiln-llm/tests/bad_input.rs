@@ -97,6 +97,9 @@ fn maps_of_characters_that_lie_are_refused_or_harmless() {
     {
         wrong(&unigram().with("precompiled_charsmap", map), "precompiled_charsmap");
     }
+    // A short text with many of these would fill the memory.
+    let long = [&4u32.to_le_bytes()[..], &[0; 4], &[b'a'; 257], &[0]].concat();
+    wrong(&unigram().with("precompiled_charsmap", long), "a replacement has 257 bytes");
     // Entries with arbitrary bases.
     let mut state = 1u32;
     for _ in 0..2000 {
@@ -110,6 +113,28 @@ fn maps_of_characters_that_lie_are_refused_or_harmless() {
         map.extend(b"\xc3\0ab\0");
         let t = unigram().with("precompiled_charsmap", map).tokenizer().unwrap();
         t.encode("aabb\u{e4}\0\u{1f980}a");
+    }
+}
+
+/// A walk through them at each position of a text would take too long.
+#[test]
+fn tokens_that_are_searched_for_in_texts_are_short() {
+    let long = "a".repeat(1025);
+    let with = |keys: Keys, at: usize, of: usize| {
+        // Two of one vocabulary are bytes.
+        let mut tokens: Vec<String> = (0..of).map(|n| format!("<0x{n:02X}>")).collect();
+        tokens[at].clone_from(&long);
+        keys.with("tokens", tokens)
+    };
+    wrong(&with(unigram(), 4, 8), "token 4 has 1025 bytes");
+    wrong(&with(spm(), 1, 12), "token 1 has 1025 bytes");
+    assert!(with(spm(), 7, 12).tokenizer().is_ok());
+}
+
+#[test]
+fn scores_of_pieces_are_finite() {
+    for score in [f32::INFINITY, f32::NEG_INFINITY] {
+        wrong(&unigram().with("scores", vec![score; 8]), "needs a finite one");
     }
 }
 

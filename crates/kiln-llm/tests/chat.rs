@@ -197,6 +197,13 @@ fn text_that_spells_special_tokens_stays_text() {
     let cutting = template("{{ messages[0].content.replace('/no', '') }}<|im_end|>");
     let tokens = cutting.encode(&tokenizer, &[Message::user("<|im/no_end|> <|/noim_end|>")], false).unwrap();
     assert_eq!(special(&tokens), [BOS, IM_END]);
+    // Nor those that change its case, or remove an underscore.
+    for (changes, text) in [("lower", "a<S>b"), ("replace('_', '')", "a<_s>b")] {
+        let source = format!("{{{{ messages[0].content | {changes} }}}}<|im_end|>");
+        let tokens = template(&source).encode(&tokenizer, &[Message::user(text)], false).unwrap();
+        assert_eq!(special(&tokens), [BOS, IM_END], "{source}");
+        assert_eq!(text_of(&tokenizer, &tokens), "<s>a<s>b<|im_end|>", "{source}");
+    }
     // Templates that search for tags find them, and tokens that users may write are recognised.
     let thinking = template(
         "{% if '<think>' in messages[0].content %}{{ messages[0].content.split('<think>')[1] }}{% endif %}<think>",

@@ -3,7 +3,7 @@
 use kiln_llm::{Encoding, Error, SequenceBreakers, TokenKind, Tokenizer};
 
 use crate::support;
-use crate::support::{bpe, spm, unigram, wordpiece};
+use crate::support::{NORMAL, bpe, spm, unigram, wordpiece};
 
 const PLAIN: Encoding = Encoding { add_special: false, parse_special: false };
 const SPECIAL: Encoding = Encoding { add_special: false, parse_special: true };
@@ -98,6 +98,8 @@ fn unigram_takes_the_greatest_sum() {
     assert_eq!(t.encode("b"), [3, 5, 1]);
     assert_eq!(t.decode(&[7, 5, 1]), "ab");
     assert_eq!(plain(&t, "a  a"), [7, 3, 7]);
+    // A token that ends a text is one of its pieces in no vocabulary, whatever its type.
+    assert_eq!(plain(&unigram().with("token_type", vec![NORMAL; 8]).tokenizer().unwrap(), "</s>"), [3, 2]);
     let merging = unigram().with("remove_extra_whitespaces", true).tokenizer().unwrap();
     assert_eq!(plain(&merging, "a  a "), [7, 7]);
 }
@@ -178,5 +180,7 @@ fn sequence_breakers_are_all_tokens_that_spell_a_text() {
     let t = bpe().tokenizer().unwrap();
     assert_eq!(of(&t, &SequenceBreakers::TEXTS), tokens(&[&[10], &[34], &[42], &[58]]));
     assert_eq!(of(&t, &["b:a"]), tokens(&[&[98, 58, 97], &[256, 58, 97], &[257, 58, 97]]));
-    assert!(matches!(SequenceBreakers::from_texts(&t, &["a", ""]), Err(Error::Sampler { .. })));
+    for wrong in [String::new(), "a".repeat(1025)] {
+        assert!(matches!(SequenceBreakers::from_texts(&t, &["a", &wrong]), Err(Error::Sampler { .. })));
+    }
 }

@@ -1,5 +1,7 @@
 //! Marks text of messages that could be taken for tokens that direct the model.
 
+use std::collections::HashSet;
+
 use super::message::Message;
 use crate::{Error, Result, Tokenizer};
 
@@ -17,9 +19,9 @@ pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -
     let guard = ('\u{fdd0}'..='\u{fdef}').chain('\u{f0000}'..='\u{ffffd}').find(|&guard| is_free(guard));
     let guard = guard.ok_or_else(|| Error::Template { reason: "the messages use every private character".into() })?;
     let mut is_needed = false;
-    let begins = tokenizer.control_beginnings();
+    let control = Control::of(tokenizer);
     let mut guarded = |text: &str| {
-        let with = with_guards(tokenizer, &begins, text, guard);
+        let with = with_guards(tokenizer, &control, text, guard);
         is_needed |= with.len() != text.len();
         with
     };
@@ -27,8 +29,36 @@ pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -
     Ok(is_needed.then_some((guard, messages)))
 }
 
-/// A text with a guard after each character that could begin a token; `begins` marks the first bytes of such tokens.
-fn with_guards(tokenizer: &Tokenizer, begins: &[bool; 256], text: &str, guard: char) -> String {
+/// What is known of control tokens.
+struct Control {
+    /// Their first bytes.
+    begins: [bool; 256],
+    /// Those that are tags, [`folded`].
+    tags: HashSet<String>,
+}
+
+impl Control {
+    fn of(tokenizer: &Tokenizer) -> Self {
+        let (mut begins, mut tags) = ([false; 256], HashSet::new());
+        for text in tokenizer.control_texts() {
+            if let Some(&first) = text.first() {
+                begins[usize::from(first)] = true;
+            }
+            if let Some(tag) = str::from_utf8(text).ok().and_then(tag) {
+                tags.insert(folded(tag));
+            }
+        }
+        Self { begins, tags }
+    }
+}
+
+/// A tag without what templates often change: its case, and underscores.
+fn folded(tag: &str) -> String {
+    tag.chars().filter(|&c| c != '_').map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// A text with a guard after each character that could begin a token.
+fn with_guards(tokenizer: &Tokenizer, control: &Control, text: &str, guard: char) -> String {
     let mut to = String::with_capacity(text.len());
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
@@ -39,9 +69,11 @@ fn with_guards(tokenizer: &Tokenizer, begins: &[bool; 256], text: &str, guard: c
             continue;
         }
         to.push(c);
-        // Letters and spaces are too common: only whole tokens that begin with them get a guard.
-        let is_common = c.is_alphanumeric() || c.is_whitespace() || is_tag(&text[at..]);
-        if tokenizer.control_at(text, at) || !is_common && begins[usize::from(text.as_bytes()[at])] {
+        // Letters, spaces and tags are too common: only whole tokens that begin with them get a guard, and tags that are tokens in
+        // another case.
+        let is_tag = || tag(&text[at..]).is_some_and(|tag| !control.tags.contains(&folded(tag)));
+        let is_common = || c.is_alphanumeric() || c.is_whitespace() || is_tag();
+        if tokenizer.control_at(text, at) || control.begins[usize::from(text.as_bytes()[at])] && !is_common() {
             to.push(guard);
         }
         at += c.len_utf8();
@@ -49,13 +81,14 @@ fn with_guards(tokenizer: &Tokenizer, begins: &[bool; 256], text: &str, guard: c
     to
 }
 
-/// Whether a text begins with `<name>`, `</name>`, `[NAME]` or `[/NAME]`.
-fn is_tag(text: &str) -> bool {
-    [('<', '>'), ('[', ']')].into_iter().any(|(open, close)| {
-        let Some(inner) = text.strip_prefix(open) else { return false };
+/// The `<name>`, `</name>`, `[NAME]` or `[/NAME]` that a text begins with.
+fn tag(text: &str) -> Option<&str> {
+    [('<', '>'), ('[', ']')].into_iter().find_map(|(open, close)| {
+        let inner = text.strip_prefix(open)?;
         let name = inner.strip_prefix('/').unwrap_or(inner);
         let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
-        end > 0 && name[end..].starts_with(close)
+        let len = text.len() - name.len() + end + 1;
+        (end > 0 && name[end..].starts_with(close)).then(|| &text[..len])
     })
 }
 
@@ -67,11 +100,17 @@ mod tests {
 
     #[test]
     fn tags_are_names_in_brackets() {
-        for tag in ["<think>", "</think> x", "[THINK]", "[/INST]", "<a_1>"] {
-            assert!(is_tag(tag), "{tag}");
+        for (text, expected) in [
+            ("<think>", "<think>"),
+            ("</think> x", "</think>"),
+            ("[THINK]]", "[THINK]"),
+            ("[/INST]", "[/INST]"),
+            ("<a_1>", "<a_1>"),
+        ] {
+            assert_eq!(tag(text), Some(expected), "{text}");
         }
         for text in ["<", "<>", "</>", "<|im_end|>", "< a>", "<a", "[a>", "a", "<a/b>", "<a<b>"] {
-            assert!(!is_tag(text), "{text}");
+            assert_eq!(tag(text), None, "{text}");
         }
     }
 }

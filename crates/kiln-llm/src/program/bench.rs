@@ -76,7 +76,7 @@ pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result
 }
 
 fn single(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<()> {
-    let context = options.depth + options.prompt.max(options.tokens) + 1;
+    let context = options.depth.saturating_add(options.prompt.max(options.tokens)).saturating_add(1);
     let mut session = options.execution.session(model, Some(context))?;
     let mut all = Vec::new();
     if !options.json {
@@ -86,7 +86,7 @@ fn single(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<()
         if tokens == 0 {
             continue;
         }
-        let mut rates = Vec::with_capacity(options.repetitions.get());
+        let mut rates = Vec::new();
         for repetition in 0..=options.repetitions.get() {
             let time = match test {
                 "prompt" => session.time_prompt(options.depth, tokens)?,
@@ -118,7 +118,8 @@ fn batched(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<(
         writeln!(out, "{:>5} {:>8} {:>8} {prompt:>20} {decode:>20} {both:>20}", "batch", "prompt", "tokens")?;
     }
     for &batch in &options.batches {
-        let (context, cache) = (Some(prompt + tokens + 1), options.execution.cache()?);
+        let context = Some(prompt.saturating_add(tokens).saturating_add(1));
+        let cache = options.execution.cache()?;
         let mut sequences = model.sequences(SequencesOptions { most: batch, context, cache })?;
         tell(sequences.memory_plan());
         let mut rates = [const { Vec::new() }; 3];

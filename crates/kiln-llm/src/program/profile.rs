@@ -40,7 +40,8 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
     if !options.batches.is_empty() {
         return Ok(());
     }
-    let mut session = options.execution.session(&model, Some(options.depth + options.prompt + 3))?;
+    let context = options.depth.saturating_add(options.prompt).saturating_add(3);
+    let mut session = options.execution.session(&model, Some(context))?;
     for (test, count) in [("prompt", options.prompt), ("decode", options.tokens.min(1))] {
         if count == 0 {
             continue;

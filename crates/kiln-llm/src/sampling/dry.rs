@@ -39,11 +39,16 @@ impl SequenceBreakers {
     /// tokens of the rest.
     ///
     /// # Errors
-    /// [`Error::Sampler`] for an empty text.
+    /// [`Error::Sampler`] for an empty text, and for one of more than 1024 bytes.
     pub fn from_texts<T: AsRef<str>>(tokenizer: &Tokenizer, texts: &[T]) -> Result<Self> {
+        /// Maximum bytes of a text: what follows each of its characters becomes tokens.
+        const MOST: usize = 1024;
         let texts = || texts.iter().map(AsRef::as_ref);
         if texts().any(str::is_empty) {
             return Err(Error::sampler("dry_breakers", "an empty text breaks everything"));
+        }
+        if let Some(long) = texts().map(str::len).find(|&len| len > MOST) {
+            return Err(Error::sampler("dry_breakers", format!("a text of {long} bytes; at most {MOST} are possible")));
         }
         // Each split of each text into two parts, with the tokens of the second.
         let cuts: Vec<(&[u8], Vec<u32>)> = texts()

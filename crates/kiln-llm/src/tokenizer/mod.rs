@@ -6,6 +6,7 @@ mod gguf;
 mod hash;
 mod json;
 mod merge;
+mod prefixes;
 mod pretokenize;
 mod special;
 mod spm;
@@ -112,7 +113,7 @@ impl Tokenizer {
             }
         }
         let ends = special::ends(&mut vocabulary, [ids.eos, ids.eot, ids.eom].into_iter().flatten());
-        let special = Special::new(&vocabulary, strips);
+        let special = Special::new(&vocabulary, strips)?;
         Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix, space_prefix_once })
     }
 
@@ -327,16 +328,9 @@ impl Tokenizer {
         found.is_some_and(|(token, _)| self.vocabulary.kind(token) != TokenKind::UserDefined)
     }
 
-    /// The first bytes of control tokens.
-    pub(crate) fn control_beginnings(&self) -> [bool; 256] {
-        let mut begins = [false; 256];
-        for id in 0..self.len() as u32 {
-            if let (TokenKind::Control | TokenKind::Unknown, Some(&first)) =
-                (self.vocabulary.kind(id), self.vocabulary.text(id).first())
-            {
-                begins[usize::from(first)] = true;
-            }
-        }
-        begins
+    /// The texts of control tokens.
+    pub(crate) fn control_texts(&self) -> impl Iterator<Item = &[u8]> {
+        let is_control = |id: u32| matches!(self.vocabulary.kind(id), TokenKind::Control | TokenKind::Unknown);
+        (0..self.len() as u32).filter(move |&id| is_control(id)).map(|id| self.vocabulary.text(id))
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::prefixes::Prefixes;
 use super::vocabulary::{TokenKind, Vocabulary};
+use crate::Result;
 
 /// Finds tokens in texts, the longest at each position.
 #[derive(Debug)]
 pub(super) struct Special {
-    /// Lengths of the tokens that begin with each byte, longest first.
-    lengths: Vec<Vec<usize>>,
+    tokens: Prefixes,
     /// Tokens that remove adjacent white space: before, after.
     strips: HashMap<u32, (bool, bool)>,
 }
@@ -25,21 +26,14 @@ fn is_recognised(kind: TokenKind, with_control: bool) -> bool {
 }
 
 impl Special {
-    pub(super) fn new(vocabulary: &Vocabulary, strips: HashMap<u32, (bool, bool)>) -> Self {
-        let mut lengths = vec![Vec::new(); 256];
-        for id in 0..vocabulary.len() as u32 {
-            let text = vocabulary.text(id);
-            if let Some(&first) = text.first()
-                && is_recognised(vocabulary.kind(id), true)
-            {
-                lengths[usize::from(first)].push(text.len());
-            }
-        }
-        for lengths in &mut lengths {
-            lengths.sort_unstable_by(|a, b| b.cmp(a));
-            lengths.dedup();
-        }
-        Self { lengths, strips }
+    /// # Errors
+    /// The errors of [`Prefixes::new`].
+    pub(super) fn new(vocabulary: &Vocabulary, strips: HashMap<u32, (bool, bool)>) -> Result<Self> {
+        let recognised = (0..vocabulary.len() as u32).filter(|&id| {
+            // Not another token with the same text.
+            is_recognised(vocabulary.kind(id), true) && vocabulary.find(vocabulary.text(id)) == Some(id)
+        });
+        Ok(Self { tokens: Prefixes::new(vocabulary, recognised)?, strips })
     }
 
     /// The longest token at a position of a text, and its length.
@@ -50,13 +44,15 @@ impl Special {
         at: usize,
         with_control: bool,
     ) -> Option<(u32, usize)> {
-        let bytes = text.as_bytes();
-        self.lengths[usize::from(bytes[at])].iter().find_map(|&len| {
-            let token = vocabulary.find(bytes.get(at..at + len)?)?;
+        let mut longest = None;
+        self.tokens.of(vocabulary, &text.as_bytes()[at..], |len, token| {
             // A token that is not UTF-8 may end inside a character.
             let fits = text.is_char_boundary(at) && text.is_char_boundary(at + len);
-            (fits && is_recognised(vocabulary.kind(token), with_control)).then_some((token, len))
-        })
+            if fits && is_recognised(vocabulary.kind(token), with_control) {
+                longest = Some((token, len));
+            }
+        });
+        longest
     }
 
     /// Calls `with` with the parts of a text in order. No text part is empty. No token begins with a character that is

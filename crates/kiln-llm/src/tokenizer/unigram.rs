@@ -1,6 +1,7 @@
 //! Unigram: of all ways to cut a text into tokens the one with the greatest sum of scores (Viterbi).
 
 use super::merge::SPACE;
+use super::prefixes::Prefixes;
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::{Error, Result};
 
@@ -10,8 +11,8 @@ pub(super) struct Unigram {
     unknown: u32,
     /// The score of a character that no token spells.
     unknown_score: f64,
-    /// Tokens that texts may be divided into, sorted by text.
-    sorted: Vec<u32>,
+    /// Tokens that texts may be divided into.
+    pieces: Prefixes,
     normalizer: Option<Normalizer>,
     pub(super) add_space_prefix: bool,
     pub(super) merge_spaces: bool,
@@ -28,6 +29,11 @@ struct Best {
     score: f64,
 }
 
+/// Whether texts may be divided into tokens of this kind.
+fn is_piece(kind: TokenKind) -> bool {
+    matches!(kind, TokenKind::Normal | TokenKind::UserDefined | TokenKind::Unused)
+}
+
 impl Unigram {
     pub(super) fn new(vocabulary: &Vocabulary, unknown: Option<u32>, charsmap: Option<&[u8]>) -> Result<Self> {
         /// The penalty of an unknown character relative to the least likely token.
@@ -35,42 +41,22 @@ impl Unigram {
         let missing = "a unigram tokenizer needs a token for unknown characters, and the file does not name one";
         let unknown = unknown.ok_or_else(|| Error::vocabulary("tokenizer.ggml.unknown_token_id", missing))?;
         let ids = 0..vocabulary.len() as u32;
-        let scores = ids.clone().filter(|&id| vocabulary.kind(id) == TokenKind::Normal).map(|id| vocabulary.score(id));
-        let least = f64::from(scores.fold(f32::INFINITY, f32::min));
-        let mut sorted: Vec<u32> = ids
-            .filter(|&id| {
-                let used =
-                    [TokenKind::Normal, TokenKind::UserDefined, TokenKind::Unused].contains(&vocabulary.kind(id));
-                used && !vocabulary.text(id).is_empty()
-            })
-            .collect();
-        sorted.sort_by(|&a, &b| vocabulary.text(a).cmp(vocabulary.text(b)));
-        sorted.dedup_by(|a, b| vocabulary.text(*a) == vocabulary.text(*b));
+        let scored = ids.clone().filter(|&id| vocabulary.kind(id) == TokenKind::Normal);
+        if let Some(id) = scored.clone().find(|&id| !vocabulary.score(id).is_finite()) {
+            let reason = format!("that of token {id} is {}; every token needs a finite one", vocabulary.score(id));
+            return Err(Error::vocabulary("tokenizer.ggml.scores", reason));
+        }
+        let least = f64::from(scored.map(|id| vocabulary.score(id)).fold(f32::INFINITY, f32::min));
+        let used = ids.filter(|&id| is_piece(vocabulary.kind(id)));
         Ok(Self {
             unknown,
             unknown_score: if least.is_finite() { least } else { 0.0 } - PENALTY,
-            sorted,
+            pieces: Prefixes::new(vocabulary, used)?,
             normalizer: charsmap.map(Normalizer::new).transpose()?,
             add_space_prefix: true,
             merge_spaces: true,
             space_suffix: false,
         })
-    }
-
-    /// Calls `with` with the length and the token of each prefix of a text that is a token, shortest first.
-    fn prefixes(&self, vocabulary: &Vocabulary, text: &[u8], mut with: impl FnMut(usize, u32)) {
-        let mut tokens = &self.sorted[..];
-        for (depth, &byte) in text.iter().enumerate() {
-            // All tokens of the range share the preceding bytes. A token that ends here is the first of them.
-            let at = |id: u32| vocabulary.text(id).get(depth).copied();
-            let start = tokens.partition_point(|&id| at(id) < Some(byte));
-            let end = tokens.partition_point(|&id| at(id) <= Some(byte));
-            tokens = &tokens[start..end];
-            let Some(&first) = tokens.first() else { return };
-            if vocabulary.text(first).len() == depth + 1 {
-                with(depth + 1, first);
-            }
-        }
     }
 
     /// Appends the tokens of a text.
@@ -91,9 +77,14 @@ impl Unigram {
                     *champion = Best { token, from: at, score: score + cost };
                 }
             };
-            self.prefixes(vocabulary, &text.as_bytes()[at..], |len, token| {
+            self.pieces.of(vocabulary, &text.as_bytes()[at..], |len, token| {
+                // Tokens that end a text become control tokens later.
+                let kind = vocabulary.kind(token);
+                if !is_piece(kind) {
+                    return;
+                }
                 alone |= len == c.len_utf8();
-                let user = vocabulary.kind(token) == TokenKind::UserDefined;
+                let user = kind == TokenKind::UserDefined;
                 offer(len, token, if user { 0.0 } else { vocabulary.score(token).into() });
             });
             if !alone {
@@ -159,6 +150,9 @@ struct Normalizer {
 }
 
 impl Normalizer {
+    /// Maximum bytes of a replacement. Each character of a text may get one; real ones have some 30 bytes at most.
+    const MOST: usize = 256;
+
     fn new(map: &[u8]) -> Result<Self> {
         let wrong = |reason: String| Error::vocabulary("tokenizer.ggml.precompiled_charsmap", reason);
         let (head, rest) =
@@ -171,6 +165,9 @@ impl Normalizer {
         let entries: Vec<u32> = entries.as_chunks().0.iter().map(|&entry| u32::from_le_bytes(entry)).collect();
         if entries.is_empty() || replacements.last() != Some(&0) {
             return Err(wrong("a table, and replacements that end with a zero, are expected".into()));
+        }
+        if let Some(long) = replacements.split(|&byte| byte == 0).map(<[u8]>::len).find(|&len| len > Self::MOST) {
+            return Err(wrong(format!("a replacement has {long} bytes, at most {} are possible", Self::MOST)));
         }
         Ok(Self { entries, replacements: replacements.to_vec() })
     }

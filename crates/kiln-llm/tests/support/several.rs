@@ -139,6 +139,14 @@ pub(crate) fn sequences_come_and_go(engine: &Engine, longest: u32) {
     made.extend(sequences.steps().map(Result::unwrap));
     assert_eq!(of(&made, same), expected(&before, 4));
     assert_eq!(of(&made, other), alone(&mut session, &before, &drawn, 4));
+    // The first byte of a character is the fork's, too.
+    let forced = |token| going_on(Sampler { logit_bias: vec![(token, 1e9)], ..Sampler::greedy() }, 2);
+    let first = sequences.add(&prompts[0], forced(3)).unwrap();
+    assert_eq!(sequences.step().unwrap()[0].text, "");
+    let fork = sequences.fork(first, forced(4)).unwrap();
+    let made = sequences.step().unwrap();
+    assert_eq!(made.iter().find(|made| made.sequence == fork).unwrap().text, "\u{e4}");
+    sequences.remove(fork).unwrap();
     for unknown in [origin, same] {
         assert!(matches!(sequences.remove(unknown), Err(Error::UnknownSequence { sequence }) if sequence == unknown));
         assert!(matches!(sequences.fork(unknown, greedy(1)), Err(Error::UnknownSequence { .. })));

@@ -262,6 +262,30 @@ mod tests {
     }
 
     #[test]
+    fn long_runs_are_split_as_the_expressions_say_and_in_time_that_grows_with_them() {
+        let mut splits = Splits::default();
+        for (name, published) in PUBLISHED {
+            let splitter = Splitter::named(name).unwrap();
+            let expressions: Vec<Regex> = published.iter().map(|text| Regex::new(text).unwrap()).collect();
+            for n in [3, 4, 5, 7, 8, 9, 256, 257, 511, 512, 513, 514, 1023, 1025] {
+                for text in
+                    [" ".repeat(n), " ".repeat(n) + "a", "\t".repeat(n) + ".", "1".repeat(n), "\n".repeat(n) + "1"]
+                {
+                    splitter.split(&text, &mut splits);
+                    let found: Vec<&str> = splits.words(&text).collect();
+                    assert_eq!(found, by_expressions(&expressions, &text), "{name}: {n}");
+                }
+            }
+            // In quadratic time they would take an hour.
+            for run in ["1", " ", "\n", "\t", "!", "\u{301}"] {
+                let text = run.repeat(200_000);
+                splitter.split(&text, &mut splits);
+                assert_eq!(splits.words(&text).map(str::len).sum::<usize>(), text.len(), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn every_expression_of_files_is_published_by_a_family() {
         for (expression, _) in EXPRESSIONS.iter().filter(|(_, stage)| matches!(stage, Stage::Find(_))) {
             assert!(PUBLISHED.iter().any(|(_, all)| all.contains(expression)), "{expression}");

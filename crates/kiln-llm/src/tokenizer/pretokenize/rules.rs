@@ -97,14 +97,19 @@ pub(super) fn led_letters_and_marks(text: &[Char]) -> usize {
     led(text, Char::leads, Char::is_letter_or_mark)
 }
 
+/// At most this many characters: a rule that takes no more must not look at all that follow, as the next match begins there.
+fn beginning(text: &[Char], most: usize) -> &[Char] {
+    &text[..text.len().min(most)]
+}
+
 /// `\p{N}`.
 pub(super) fn number(text: &[Char]) -> usize {
-    numbers(text).min(1)
+    run(beginning(text, 1), Char::is_number)
 }
 
 /// `\p{N}{1,3}`.
 pub(super) fn three_numbers(text: &[Char]) -> usize {
-    numbers(text).min(3)
+    run(beginning(text, 3), Char::is_number)
 }
 
 /// `\p{N}+`.
@@ -114,7 +119,7 @@ pub(super) fn numbers(text: &[Char]) -> usize {
 
 /// `[0-9][0-9][0-9]`.
 pub(super) fn three_digits(text: &[Char]) -> usize {
-    if run(&text[..text.len().min(3)], |c| c.c.is_ascii_digit()) == 3 { 3 } else { 0 }
+    if run(beginning(text, 3), |c| c.c.is_ascii_digit()) == 3 { 3 } else { 0 }
 }
 
 /// `\s*[\r\n]+`, and `\s*[\r\n]`: both end with the last newline.
@@ -136,9 +141,10 @@ pub(super) fn spaces(text: &[Char]) -> usize {
 
 /// `\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`.
 pub(super) fn halving_spaces(text: &[Char]) -> usize {
-    let most = spaces_before_last(text);
+    // One more than the longest: whether a word follows there.
+    let most = spaces_before_last(beginning(text, 513));
     let fits = |n: &usize| *n <= most;
-    [512, 256, 128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(fits).unwrap_or(spaces(text).min(1))
+    [512, 256, 128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(fits).unwrap_or(spaces(beginning(text, 1)))
 }
 
 /// `L?U*l+|L?U+l*` with `L` for `[^\r\n\p{L}\p{N}]`, where some characters are in both `U` and `l`, and some in both
@@ -228,7 +234,7 @@ pub(super) fn punctuation_and_symbols_with_newlines(text: &[Char]) -> usize {
 
 /// `[\r\n]`.
 pub(super) fn newline(text: &[Char]) -> usize {
-    run(text, Char::is_newline).min(1)
+    run(beginning(text, 1), Char::is_newline)
 }
 
 /// `\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿ…]+`, the letters of scripts with cases, for DeepSeek's first models.
@@ -388,16 +394,16 @@ pub(super) fn image_token(text: &[Char]) -> usize {
 
 /// `([\t\n]|    |  )`.
 pub(super) fn tab_or_indentation(text: &[Char]) -> usize {
-    match run(&text[..text.len().min(4)], space) {
+    match run(beginning(text, 4), space) {
         4 => 4,
         2 | 3 => 2,
-        _ => run(text, |c| matches!(c.c, '\t' | '\n')).min(1),
+        _ => run(beginning(text, 1), |c| matches!(c.c, '\t' | '\n')),
     }
 }
 
 /// `[\p{P}!-/:-@\[-`{-~]`.
 pub(super) fn one_punctuation(text: &[Char]) -> usize {
-    run(text, |c| c.class == Class::Punctuation || c.c.is_ascii_punctuation()).min(1)
+    run(beginning(text, 1), |c| c.class == Class::Punctuation || c.c.is_ascii_punctuation())
 }
 
 /// The scripts that AFMoE separates: `[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+`.
