@@ -128,7 +128,7 @@ fn split_models_are_one_model() {
         assert_eq!(model.tensor("t2").unwrap().bytes(), [7; 400]);
         assert!(matches!(model.tensor("x"), Err(Error::MissingTensor { .. })));
     }
-    // What numbers the files is not copied from a divided model.
+    // Keys that number files are refused, such as those of a divided model.
     let mut again = Writer::new();
     again.set_all(Model::open(&paths[0]).unwrap().metadata()).unwrap();
     assert!(matches!(again.save_split(folder("again").join("model"), 128), Err(Error::Write { .. })));

@@ -49,7 +49,7 @@ pub struct ForwardShape {
 /// keys and values ([`QkvLora`](crate::QkvLora)) and on every other projection.
 ///
 /// It runs where its engine runs things. On a GPU weights are copied there once, keys and values (f32) stay there, and a graph is recorded
-/// once for 1, 8, 64, 512 and 1024 rows (on GPUs also 256): a pass sends rows or tokens with their positions, and reads back rows or logits. It is the graph
+/// once for 1, 8, 64, 256, 512 and 1024 rows: a pass sends rows or tokens with their positions, and reads back rows or logits. It is the graph
 /// that [`Model`](crate::Model) and [`Session`](crate::Session) run, for programs that have weights in memory, or layers of their own
 /// between those of the model.
 ///

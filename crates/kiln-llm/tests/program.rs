@@ -242,6 +242,7 @@ fn run_continues_a_text_and_bench_measures() {
         (&["--batch", "2", "--depth", "1"], 2, "--depth"),
         (&["-p", "18446744073709551615", "--depth", "1"], 1, "context of 18446744073709551615"),
         (&["-p", "18446744073709551615", "--batch", "1"], 1, "context of 18446744073709551615"),
+        (&["--profile", "-p", "18446744073709551615", "--batch", "1"], 1, "context of 18446744073709551615"),
     ] {
         let (found, _, errors) = run(&[&["bench", model][..], arguments].concat());
         assert!(found == code && errors.contains(expected), "{arguments:?}: {errors}");

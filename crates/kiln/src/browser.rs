@@ -200,6 +200,7 @@ impl Engine {
             opening: self.opening.clone(),
             machine: self.machine.clone(),
             profile_path: self.profile_path.clone(),
+            is_shared: self.is_shared,
             status,
             refine: self.refine,
             keeps_observed: self.keeps_observed,

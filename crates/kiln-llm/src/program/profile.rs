@@ -66,7 +66,7 @@ fn step(model: &Model<'_>, options: &Profile, batch: usize, out: &mut impl Write
     // The first step compiles and allocates, and is not counted.
     const STEPS: usize = 2;
     let prompt = options.prompt.max(1);
-    let (context, cache) = (Some(prompt + STEPS + 1), options.execution.cache()?);
+    let (context, cache) = (Some(prompt.saturating_add(STEPS + 1)), options.execution.cache()?);
     let mut sequences = model.sequences(SequencesOptions { most: batch, context, cache })?;
     for sequence in 0..batch {
         let options = SequenceOptions { sampler: Sampler::greedy(), most: STEPS + 1, ignore_end: true };

@@ -11,7 +11,7 @@ const MOST: usize = 1024;
 pub(super) struct Prefixes {
     sorted: Vec<u32>,
     /// Whether one of them begins with a byte.
-    begins: [bool; 256],
+    begins: Box<[bool; 256]>,
 }
 
 impl Prefixes {
@@ -27,7 +27,7 @@ impl Prefixes {
         }
         sorted.sort_by(|&a, &b| vocabulary.text(a).cmp(vocabulary.text(b)));
         sorted.dedup_by(|a, b| vocabulary.text(*a) == vocabulary.text(*b));
-        let mut begins = [false; 256];
+        let mut begins = Box::new([false; 256]);
         for &id in &sorted {
             begins[usize::from(vocabulary.text(id)[0])] = true;
         }

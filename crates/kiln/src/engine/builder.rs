@@ -193,16 +193,16 @@ impl EngineBuilder {
         let machine = machine::identify(best, preferred.threads());
         let threads = self.threads.unwrap_or(usize::MAX).min(preferred.threads());
         let cpu = machine::places(&isas, threads)?;
-        // The file in the cache serves engines without limits too: an engine that may use less of the machine, of its GPUs too, only
+        // The file in the cache serves engines without limits too: an engine that may use less of the machine only
         // reads it.
         let whole = machine::places(&machine::instruction_sets(best), preferred.threads())?;
-        let lacks_places = whole.iter().any(|whole| !cpu.iter().any(|c| c.place.name == whole.place.name));
+        let limited = whole.iter().any(|whole| !cpu.iter().any(|c| c.place.name == whole.place.name));
         let opening = self.opening();
         let find_gpus: Vec<Backend> = match asked.is_empty() {
             true => gpus::KINDS.iter().copied().filter(|&kind| self.allows(kind)).collect(),
             false => Vec::new(),
         };
-        let limited = lacks_places || find_gpus.len() < gpus::KINDS.len();
+        let is_shared = matches!(self.profile, ProfileSource::UserCache);
         let (path, loaded) = load(self.profile, &machine, self.precision, limited);
         let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: &find_gpus };
         let (profile, status) =
@@ -248,6 +248,7 @@ impl EngineBuilder {
             opening,
             machine,
             profile_path: path,
+            is_shared,
             status,
             refine,
             keeps_observed: self.keeps_observed,

@@ -60,8 +60,15 @@ impl Engine {
             let profile = self.router.profile().clone().with_graphs_on_host(queued, graphs);
             self.router = self.router_of(profile.map_err(calibrate::unusable)?)?;
         }
-        if let Some(path) = &self.profile_path {
-            report.saved = Some(self.router.profile().save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
+        if let Some(path) = self.profile_file() {
+            let before = Profile::load(path, &self.machine).ok().filter(|_| self.is_shared);
+            let saved = match before.as_ref().and_then(|before| unknown_gpu(before, gpus::KINDS)) {
+                Some(gpu) => {
+                    Err(format!("it has {gpu}, which this program was built without; `profile_file` names another"))
+                }
+                None => self.router.profile().save(path).map_err(|error| error.to_string()),
+            };
+            report.saved = Some(saved.map(|()| path.to_owned()));
             if let Some(Err(reason)) = &report.saved {
                 tracing::warn!("the profile could not be written to {}: {reason}", path.display());
             }
@@ -85,6 +92,13 @@ impl Engine {
     }
 }
 
+/// A GPU of a profile that is of none of these kinds.
+fn unknown_gpu<'p>(profile: &'p Profile, kinds: &[Backend]) -> Option<&'p str> {
+    let is_unknown =
+        |place: &&Place| !matches!(place.backend, Backend::Scalar | Backend::Simd) && !kinds.contains(&place.backend);
+    profile.places().iter().find(is_unknown).map(|place| place.name.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use kiln_ir::op::{Matmul, Op, Softmax};
@@ -94,6 +108,17 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     use super::*;
+
+    #[test]
+    fn a_gpu_that_a_program_was_built_without_is_found_in_a_profile() {
+        let machine = Engine::builder().without_profile().build().unwrap().machine().clone();
+        let mut gpu = Place::cpu("some GPU", Backend::Scalar, 1, 1);
+        gpu.backend = Backend::Cuda;
+        let profile = Profile::new(machine, vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1), gpu]);
+        let profile = profile.unwrap();
+        assert_eq!(unknown_gpu(&profile, &[Backend::Gpu]), Some("some GPU"));
+        assert_eq!(unknown_gpu(&profile, &[Backend::Gpu, Backend::Cuda]), None);
+    }
 
     #[test]
     fn products_are_calibrated_with_the_precision_of_the_engine() {

@@ -33,7 +33,7 @@ pub use profile::ProfileStatus;
 use web_time::Instant;
 
 use crate::Absent;
-use crate::gpus::{Gpu, Opening};
+use crate::gpus::{Gpu, KINDS, Opening};
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
 
@@ -60,6 +60,8 @@ pub struct Engine {
     pub(crate) opening: Opening,
     pub(crate) machine: Machine,
     pub(crate) profile_path: Option<PathBuf>,
+    /// Whether this is the file of the user's cache directory, which other engines use, too.
+    pub(crate) is_shared: bool,
     pub(crate) status: ProfileStatus,
     pub(crate) refine: bool,
     pub(crate) keeps_observed: bool,
@@ -168,7 +170,9 @@ impl Engine {
 
     /// The file that a calibration writes, if any.
     pub fn profile_file(&self) -> Option<&Path> {
-        self.profile_path.as_deref()
+        // One without some GPUs would take them from engines that have them.
+        let has_all = self.find_gpus.len() == KINDS.len();
+        self.profile_path.as_deref().filter(|_| has_all || !self.is_shared)
     }
 
     /// The CPU placements.

@@ -11,8 +11,8 @@ use crate::calibrate::grid;
 use crate::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use crate::{Effort, Engine, Probe, ProfileStatus};
 
-/// The problems of a calibration, and the number of their classes. With `KILN_SAMPLE=n` they are those of every fourth class and of exponentials: the
-/// one with the least work, and every n-th of the others. A driver in software takes minutes for all of them.
+/// The problems of a calibration, and the number of their classes. With `KILN_SAMPLE=n` they are those of every n-th class, of every
+/// fourth at most, and of exponentials: the one with the least work, and every n-th of the others. A driver in software takes minutes for all of them.
 fn probes() -> (Vec<Probe>, usize) {
     let mut probes = grid::calibration().unwrap();
     let n = std::env::var("KILN_SAMPLE").map_or(1, |n| n.parse::<usize>().unwrap().max(1));

@@ -8,7 +8,7 @@ use super::rules::{
     one_punctuation, others_with_newlines, others_with_newlines_and_slashes, others_with_one_newline_or_slash,
     others_without_marks, punctuation_and_symbols, punctuation_and_symbols_with_newlines, sentinel,
     spaced_bicameral_letters, spaced_letters, spaced_numbers, spaced_others, spaced_punctuation, spaces,
-    spaces_at_the_end, spaces_before_last, tab_or_indentation, three_digits, three_numbers, wide, youtu_scripts,
+    spaces_before_last, tab_or_indentation, three_digits, three_numbers, wide, youtu_scripts,
 };
 use super::stage::Stage;
 
@@ -131,7 +131,7 @@ pub(super) static FAMILIES: &[Family] = families! {
         &[Stage::Find(&[default_punctuation]), GPT_2, Stage::Find(&[numbers]), Stage::Find(&[three_digits])];
     ["deepseek-llm"] NO_TRAITS, &[
         Stage::Find(&[newline]), Stage::Find(&[spaced_bicameral_letters]), Stage::Find(&[spaced_punctuation]),
-        Stage::Find(&[spaces_at_the_end]), Stage::Find(&[wide]), Stage::Find(&[numbers]),
+        Stage::SpacesAtTheEnd, Stage::Find(&[wide]), Stage::Find(&[numbers]),
     ];
     ["deepseek-coder"] NO_TRAITS, &[
         Stage::Find(&[newline]), Stage::Find(&[any_spaced_letters]), Stage::Find(&[any_spaced_punctuation]),

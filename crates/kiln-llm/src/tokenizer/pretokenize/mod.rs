@@ -276,12 +276,30 @@ mod tests {
                     assert_eq!(found, by_expressions(&expressions, &text), "{name}: {n}");
                 }
             }
-            // In quadratic time they would take an hour.
+        }
+        // In quadratic time they would take an hour.
+        for name in PUBLISHED.iter().map(|(name, _)| *name).chain(["deepseek-llm", "superbpe"]) {
+            let splitter = Splitter::named(name).unwrap();
             for run in ["1", " ", "\n", "\t", "!", "\u{301}"] {
-                let text = run.repeat(200_000);
+                let text = run.repeat(200_000) + "1";
                 splitter.split(&text, &mut splits);
                 assert_eq!(splits.words(&text).map(str::len).sum::<usize>(), text.len(), "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn spaces_at_the_end_are_a_word() {
+        let splitter = Splitter::named("deepseek-llm").unwrap();
+        let mut splits = Splits::default();
+        for (text, expected) in [
+            ("1 \t ", &["1", " \t "][..]),
+            ("  1", &["  ", "1"]),
+            ("   ", &["   "]),
+            (" 1  1 ", &[" ", "1", "  ", "1", " "]),
+        ] {
+            splitter.split(text, &mut splits);
+            assert_eq!(splits.words(text).collect::<Vec<_>>(), expected);
         }
     }
 

@@ -289,12 +289,6 @@ pub(super) fn spaced_punctuation(text: &[Char]) -> usize {
     )
 }
 
-/// `\s+$`.
-pub(super) fn spaces_at_the_end(text: &[Char]) -> usize {
-    let n = spaces(text);
-    if n == text.len() { n } else { 0 }
-}
-
 /// `[一-龥ࠀ-一가-퟿]+`.
 pub(super) fn wide(text: &[Char]) -> usize {
     run(text, |c| matches!(c.c, '\u{800}'..='龥' | '가'..='\u{d7ff}'))

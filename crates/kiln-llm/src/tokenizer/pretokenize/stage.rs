@@ -10,6 +10,8 @@ pub(super) enum Stage {
     Find(&'static [Rule]),
     /// Runs of digits are divided into groups of three from their end.
     GroupsOfThree,
+    /// `\s+$`. As a rule it would look at a run of spaces again from each of them.
+    SpacesAtTheEnd,
 }
 
 impl Stage {
@@ -34,6 +36,13 @@ impl Stage {
                     }
                     None => at += 1,
                 },
+                Self::SpacesAtTheEnd => {
+                    let spaces = rest.iter().rev().take_while(|c| c.is_space()).count();
+                    if spaces > 0 {
+                        push(&mut gap, piece.len() - spaces, piece.len());
+                    }
+                    break;
+                }
                 Self::GroupsOfThree => match numbers(rest) {
                     0 => at += 1,
                     n => {
