@@ -34,7 +34,7 @@ pub enum Join {
 
 /// How an operation on operands of these types is cut, if it can be.
 pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
-    let first = &types[0].shape;
+    let first = &types.first()?.shape;
     let (rank, rows) = (first.rank(), leading(first));
     let of = |rows, operands, join| (rows >= 2).then_some(Cut { rows, operands, join });
     let first_only = || of(rows, (0..types.len()).map(|operand| operand == 0).collect(), Join::Rows);
@@ -146,6 +146,7 @@ mod tests {
     fn only_what_has_independent_parts_is_cut() {
         let rows = |rows, operands: &[bool]| Some(Cut { rows, operands: operands.to_vec(), join: Join::Rows });
         assert_eq!(of(Elementwise::add(), &[&[6, 4], &[6, 4]]), rows(6, &[true, true]));
+        assert_eq!(of(Elementwise::add(), &[]), None, "an operation of its user may have no operands");
         assert_eq!(of(Elementwise::add(), &[&[4], &[6, 4]]), rows(6, &[false, true]), "a row that is added to all");
         assert_eq!(of(Elementwise::add(), &[&[6], &[]]), rows(6, &[true, false]));
         assert_eq!(of(Softmax, &[&[6, 4]]), rows(6, &[true]));

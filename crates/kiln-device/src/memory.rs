@@ -39,7 +39,7 @@ pub struct MemoryUse {
 /// The size of the allocation for this many bytes by a pool of this granularity, see [`Pool::size_class`].
 pub fn size_class(bytes: u64, granularity: u64) -> u64 {
     let bytes = bytes.max(granularity);
-    let step = (bytes.next_power_of_two() / 16).max(granularity);
+    let step = (bytes.checked_next_power_of_two().unwrap_or(1 << 63) / 16).max(granularity);
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
@@ -107,7 +107,7 @@ impl<M> Region<M> {
         // Regions consist of whole vectors, so this does not exceed the region.
         let size = bytes.checked_next_multiple_of(VECTOR_BYTES)?;
         let within = offset.checked_add(size).is_some_and(|end| end <= self.bytes);
-        let offset = self.offset + offset;
+        let offset = self.offset.checked_add(offset)?;
         let fits = bytes > 0 && within && offset.is_multiple_of(alignment.max(VECTOR_BYTES));
         fits.then(|| Self { allocation: self.allocation.clone(), offset, bytes: size })
     }
@@ -248,7 +248,8 @@ mod tests {
         }
         let view = region.part(16, 32, 16).unwrap();
         assert!(view.part(16, 16, 16).is_some_and(|part| part.offset() == 32));
-        assert!(view.part(16, 17, 16).is_none());
+        assert!(view.part(16, 17, 16).is_none() && view.part(u64::MAX, 1, 16).is_none());
+        assert_eq!(size_class(u64::MAX, 256), u64::MAX);
     }
 
     #[test]

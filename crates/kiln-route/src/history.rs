@@ -131,7 +131,7 @@ impl History {
         entry.idle = 0;
         let remembered = std::mem::take(&mut entry.remembered);
         if remembered > 0.0 && (ratio / remembered - 1.0).abs() <= OUTLIER {
-            (entry.mean, entry.restored) = (remembered, entry.restored + 1);
+            (entry.mean, entry.restored) = (remembered, entry.restored.saturating_add(1));
             return;
         }
         if entry.samples > 0 && (ratio / entry.mean - 1.0).abs() > OUTLIER {
@@ -189,7 +189,7 @@ impl History {
 impl Entry {
     /// Counts an observation of another placement. Returns whether the entry is still useful.
     fn is_kept_idle(&mut self) -> bool {
-        self.idle += 1;
+        self.idle = self.idle.saturating_add(1);
         if self.idle < FORGET << self.restored.min(8) {
             return true;
         }

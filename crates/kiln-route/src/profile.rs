@@ -286,7 +286,7 @@ impl Profile {
         self.checked()
     }
 
-    /// Keeps the places that `keep` accepts, by position.
+    /// Keeps the places that `keep` accepts. The memories of their devices are numbered anew, in the order of the places.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when none is left.
@@ -298,6 +298,18 @@ impl Profile {
         }
         filter(&mut self.places, &kept);
         self.classes.iter_mut().flat_map(|class| &mut class.seconds).for_each(|seconds| filter(seconds, &kept));
+        let mut memories = vec![Memory::HOST];
+        for place in &mut self.places {
+            let known = memories.iter().position(|&memory| memory == place.memory).unwrap_or(memories.len());
+            if known == memories.len() {
+                memories.push(place.memory);
+            }
+            place.memory = Memory::new(u8::try_from(known).unwrap_or(u8::MAX));
+        }
+        let links = memories.iter().map(|memory| self.links.get(memory.index()).cloned().flatten());
+        self.links = links.collect();
+        let used = self.links.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.links.truncate(used);
         let places = &self.places;
         self.observed.retain(|entry| places.iter().any(|place| place.name == entry.place));
         self.checked()

@@ -336,6 +336,26 @@ fn restricting_keeps_the_times_of_what_stays() {
 }
 
 #[test]
+fn devices_that_stay_are_numbered_anew_with_their_links() {
+    let links = [1e9, 2e9].map(|rate| Link::linear((1e-6, rate), (1e-6, rate)));
+    let of = |gpus: &[(&str, u8, usize)]| {
+        let mut places = vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1)];
+        for &(name, number, _) in gpus {
+            places.push(Place { memory: Memory::new(number), ..Place::cpu(name, Backend::Gpu, 1, 1) });
+        }
+        let linked = |profile: Profile, &(_, number, link): &(&str, u8, usize)| {
+            profile.with_link(Memory::new(number), links[link].clone()).unwrap()
+        };
+        gpus.iter().fold(Profile::new(machine(), places).unwrap(), linked)
+    };
+    let both = of(&[("a", 1, 0), ("b", 2, 1)]);
+    assert_eq!(both.clone().restricted(|place| place.name != "a"), Ok(of(&[("b", 1, 1)])));
+    assert_eq!(both.clone().restricted(|place| place.name != "b"), Ok(of(&[("a", 1, 0)])));
+    assert_eq!(both.clone().restricted(|place| place.backend == Backend::Scalar), Ok(of(&[])));
+    assert_eq!(both.clone().restricted(|_| true), Ok(both));
+}
+
+#[test]
 #[cfg(not(target_arch = "wasm32"))] // a page has no files
 fn threads_that_write_at_once_leave_a_whole_profile() {
     let directory = std::env::temp_dir().join(format!("kiln-route-at-once-{}", std::process::id()));

@@ -44,6 +44,19 @@ fn executions_of_several_batches_go_on_from_one_another() {
 }
 
 #[test]
+fn what_a_state_was_before_a_write_is_no_result_of_all() {
+    let engine = engine();
+    let state = State::zeros(DType::F32, &[3, 2]).unwrap();
+    let mut batch = engine.batch();
+    let held = batch.state(&state);
+    let before = batch.reshape(held, &[6]).unwrap();
+    let (_, out) = sums(&mut batch, &state);
+    batch.execute_all().unwrap();
+    assert_eq!(batch.read(out).unwrap(), [1.0, 2.0]);
+    assert!(matches!(batch.execute(&[before]), Err(Error::Parameter { .. })));
+}
+
+#[test]
 fn errors_leave_the_state_as_it_was() {
     let engine = engine();
     let state = State::from_buffer(Buffer::F32(vec![5.0; 6]), &[3, 2]).unwrap();

@@ -154,11 +154,11 @@ impl Graph {
         })
     }
 
-    /// Results that no node reads.
+    /// Results that no node reads, but for states as they were before they were written to.
     pub fn leaves(&self) -> Vec<TensorId> {
         let read: HashSet<TensorId> = self.nodes.iter().flat_map(|node| node.inputs.iter().copied()).collect();
         let results = self.nodes.iter().flat_map(|node| node.outputs.iter().copied());
-        results.filter(|id| !read.contains(id)).collect()
+        results.filter(|id| !read.contains(id) && self.states.check_latest("leaves", *id).is_ok()).collect()
     }
 
     fn producer(&self, id: TensorId) -> Option<usize> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kiln_ir::{Error, Precision, Result};
-use kiln_route::{Backend, Machine, Place, Profile, ProfileProblem};
+use kiln_route::{Backend, Machine, Memory, Place, Profile, ProfileProblem};
 
 use crate::gpus::{self, Gpu};
 use crate::machine;
@@ -127,6 +127,11 @@ pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileSta
         || !order.clone().take(wanted.gpus.len()).eq(wanted.gpus.iter().map(Gpu::name))
     {
         let reason = "GPUs do not stand behind the places of the CPU, in the order in which they are asked for";
+        return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
+    }
+    let memories = kept.places().iter().filter(|place| place.memory != Memory::HOST).map(|place| place.memory);
+    if !memories.eq((0..gpus.count()).map(gpus::memory)) {
+        let reason = "each GPU needs a memory of its own, and places of the CPU are in that of the host";
         return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
     }
     Ok(kept)
