@@ -286,7 +286,7 @@ impl Profile {
         self.checked()
     }
 
-    /// Keeps the places that `keep` accepts. The memories of their devices are numbered anew, in the order of the places.
+    /// Keeps the places that `keep` accepts. The memories of their devices are numbered again, in the order of the places.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when none is left.
