@@ -472,7 +472,15 @@ fn run_examples(
 
 /// The examples that open a GPU through a driver of graphics, which need one: they run where the step `gpu` has brought it.
 fn opens_a_gpu(example: &Program) -> bool {
-    example.name.starts_with("gpu_") || ["device_pool", "group"].contains(&example.name.as_str())
+    let manifest = std::fs::read_to_string(example.folder.join("Cargo.toml"));
+    manifest.is_ok_and(|manifest| requires_gpu(&manifest, &example.name))
+}
+
+/// Whether a manifest says that an example needs the feature `gpu`.
+fn requires_gpu(manifest: &str, example: &str) -> bool {
+    let name = format!("name = {example:?}\n");
+    let entries = manifest.split("\n[").filter(|entry| entry.starts_with("[example]]") && entry.contains(&name));
+    entries.flat_map(str::lines).any(|line| line.starts_with("required-features") && line.contains("\"gpu\""))
 }
 
 /// All others. Those of NVIDIA's GPUs say what is missing where there is no driver, and end well.
@@ -665,4 +673,21 @@ fn miri(runner: &mut Runner) -> Outcome {
         let lines = ["cargo +nightly miri test -p kiln-simd --no-default-features --test small", device];
         run_all(runner, &lines, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_say_which_examples_open_a_gpu() {
+        let manifest = "[[example]]\nname = \"a\"\nrequired-features = [\"cuda\"]\n\n[[example]]\nname = \"b\"\n\
+                        required-features = [\"gpu\"]\n\n[[example]]\nname = \"ab\"\n\n[[test]]\nname = \"t\"\n\
+                        required-features = [\"gpu\"]\n";
+        // The first entry of a file is behind something else.
+        let manifest = format!("[package]\nname = \"p\"\n\n{manifest}");
+        let found: Vec<&str> =
+            ["a", "b", "ab", "t", "p"].into_iter().filter(|name| requires_gpu(&manifest, name)).collect();
+        assert_eq!(found, ["b"]);
+    }
 }

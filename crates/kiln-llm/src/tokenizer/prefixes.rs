@@ -3,7 +3,7 @@
 use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
-/// Maximum bytes of a token's text. It bounds what a position of a text takes; real tokens have some 200 bytes at most.
+/// Maximum bytes of a token's text, which bounds the time that each position of a text takes.
 const MOST: usize = 1024;
 
 /// Some tokens of a vocabulary, sorted by text.

@@ -150,7 +150,7 @@ struct Normalizer {
 }
 
 impl Normalizer {
-    /// Maximum bytes of a replacement. Each character of a text may get one; real ones have some 30 bytes at most.
+    /// Maximum bytes of a replacement, which bounds the memory that each character of a text takes. The longest of NFKC has 33.
     const MOST: usize = 256;
 
     fn new(map: &[u8]) -> Result<Self> {

@@ -61,7 +61,7 @@ impl Engine {
             self.router = self.router_of(profile.map_err(calibrate::unusable)?)?;
         }
         if let Some(path) = self.profile_file() {
-            let before = Profile::load(path, &self.machine).ok().filter(|_| self.is_shared);
+            let before = self.is_shared.then(|| Profile::load(path, &self.machine).ok()).flatten();
             let saved = match before.as_ref().and_then(|before| unknown_gpu(before, gpus::KINDS)) {
                 Some(gpu) => {
                     Err(format!("it has {gpu}, which this program was built without; `profile_file` names another"))

@@ -277,7 +277,7 @@ mod tests {
                 }
             }
         }
-        // In quadratic time they would take an hour.
+        // Long enough that a test in quadratic time would not be waited for.
         for name in PUBLISHED.iter().map(|(name, _)| *name).chain(["deepseek-llm", "superbpe"]) {
             let splitter = Splitter::named(name).unwrap();
             for run in ["1", " ", "\n", "\t", "!", "\u{301}"] {
