@@ -803,9 +803,11 @@ fn earliest_finish(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize
 /// CPU steps first those that need not wait for a GPU.
 fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
     // The readers of each tensor that a step writes, once for each operand: those of tensor t are at `first[t]..first[t
-    // + 1]`.
-    let mut first = vec![0; flow.tensors + 1];
-    let reads = || (0..flow.len()).flat_map(|step| flow.reads(step).iter().map(move |tensor| (step, tensor.number)));
+    // + 1]`. Behind the tensors each step has a number of its own, which the steps "read" that must run after it.
+    let mut first = vec![0; flow.tensors + flow.len() + 1];
+    let after = |&(step, then): &(usize, usize)| (then, flow.tensors + step);
+    let operands = |step: usize| flow.reads(step).iter().map(move |tensor| (step, tensor.number));
+    let reads = || (0..flow.len()).flat_map(operands).chain(flow.before.iter().map(after));
     reads().for_each(|(_, tensor)| first[tensor] += 1);
     let mut sum = 0;
     for count in &mut first {
@@ -817,9 +819,9 @@ fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
         first[tensor] -= 1;
         readers[first[tensor]] = step;
     }
-    // The number of operands of each step that are not computed yet.
-    let lacks = |step: usize| flow.reads(step).iter().filter(|tensor| tensor.number >= flow.inputs.len()).count();
-    let mut missing: Vec<usize> = (0..flow.len()).map(lacks).collect();
+    // How much each step waits for: operands that are not computed yet, and steps.
+    let mut missing = vec![0; flow.len()];
+    reads().filter(|&(_, number)| number >= flow.inputs.len()).for_each(|(step, _)| missing[step] += 1);
     // Whether a tensor is a result of a GPU that the CPU has to wait for.
     let mut pending = vec![false; flow.tensors];
     // Waiting for its own device costs a GPU nothing. The rank of a ready step does not change, because all of its
@@ -836,8 +838,8 @@ fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
         for tensor in flow.writes(step) {
             pending[tensor.number] = assigned[step] != 0;
         }
-        for tensor in flow.writes(step) {
-            for &reader in &readers[first[tensor.number]..first[tensor.number + 1]] {
+        for number in flow.writes(step).iter().map(|tensor| tensor.number).chain([flow.tensors + step]) {
+            for &reader in &readers[first[number]..first[number + 1]] {
                 missing[reader] -= 1;
                 if missing[reader] == 0 {
                     ready.push(Reverse((rank(reader, &pending), reader)));

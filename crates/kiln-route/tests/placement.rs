@@ -360,6 +360,27 @@ fn steps_that_are_assigned_run_in_as_few_segments_as_their_order_allows() {
     assert_eq!((alone.segments.len(), alone.seconds), (1, alone.alone.1));
 }
 
+/// The write waits for nothing else, and the product that reads the version before it for twenty others.
+#[test]
+fn a_state_is_written_after_its_readers_where_branches_run_on_two_devices() {
+    let router = machine_of(1e12, &[1e12], 1e13);
+    let mut graph = Graph::new();
+    let [w, x, y, new] = std::array::from_fn(|_| graph.input(ty(&[512, 512])));
+    let at = graph.input(TensorType::of(DType::U32, Shape::new(&[512]).unwrap()).unwrap());
+    let state = graph.state(ty(&[512, 512]));
+    let [x, y] = [x, y].map(|x| products(&mut graph, x, w, 20));
+    let read = graph.record(Matmul::default(), &[x, state]).unwrap();
+    let written = graph.record(WriteRows, &[state, new, at]).unwrap();
+    let sum = graph.add(read, y).unwrap();
+    let (flow, schedule) = Flow::new(&graph, &[sum]).unwrap();
+    let placement = router.place(&flow, &Residency::host());
+    assert!(placement.segments.len() > 1, "{:?}", names(&router, &placement));
+    let order: Vec<usize> = placement.segments.iter().flat_map(|segment| segment.steps.iter().copied()).collect();
+    let of = |id: TensorId| order.iter().position(|&step| schedule.steps[step].outputs().any(|out| out == id)).unwrap();
+    assert_eq!(order.len(), schedule.steps.len());
+    assert!(of(read) < of(written), "{order:?}");
+}
+
 #[test]
 fn everywhere_means_every_operand() {
     let router = machine_of(1e11, &[1e13], 1e3);

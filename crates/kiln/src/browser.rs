@@ -8,7 +8,7 @@ use std::time::Duration;
 use kiln_ir::op::{Call, Op, OwnedCall};
 use kiln_ir::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
 #[cfg(browser_gpu)]
-use kiln_route::{Backend, Problem};
+use kiln_route::{Backend, Explanation, Problem};
 use kiln_route::{Place, Profile, Router};
 #[cfg(browser_gpu)]
 use kiln_wgpu::AdapterChoice;
@@ -113,13 +113,16 @@ impl Engine {
     #[cfg(browser_gpu)]
     async fn run_call_async(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let (op, problem) = (call.op(), Problem::of_call(call));
-        let mut residency = self.able(self.on_host(), op);
+        let able = self.able(self.on_host(), op);
+        let mut residency = self.within_budget_of(able, call.types().iter().chain(call.outputs().iter()));
         let (mut recovered, mut failed) = (false, None);
         loop {
             let decision = match self.decide(&problem, &residency, op.name()) {
                 Ok(decision) => decision,
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
+            let explained = || Explanation::operation(op, call.types(), &problem, &decision);
+            self.budgeted.check(decision.seconds(), || explained().question, || explained().to_string());
             let Some((_, gpu)) = self.gpu(&decision) else {
                 return self.run_on_cpu(&problem, &decision, call, outputs);
             };

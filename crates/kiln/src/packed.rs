@@ -59,10 +59,15 @@ impl Engine {
         forced.or(self.cpu.last()).map_or_else(Simd::new, |simd| Ok(*simd))
     }
 
+    /// Whether products may take matrices that were packed: unless a GPU is forced.
+    pub(crate) fn takes_packed(&self) -> bool {
+        self.router.forced().is_none_or(|place| place < self.cpu.len())
+    }
+
     /// Where an operation is predicted to run fastest among the placements with an instruction set. Its time is not
     /// observed: it would distort the predictions of operations that still have to pack.
     fn place_with(&self, isa: Isa, problem: impl FnOnce() -> Result<Problem>) -> Result<&Simd> {
-        if let Some(forced) = self.router.forced().filter(|&place| place >= self.cpu.len()) {
+        if let Some(forced) = self.router.forced().filter(|_| !self.takes_packed()) {
             let reason = format!("{} is forced, which does not take what was packed for {isa}", self.places()[forced]);
             return Err(Error::Parameter { op: "packed", reason });
         }

@@ -8,7 +8,7 @@ use kiln_ir::{Buffer, DType, Data, Error, Operand, Result, Shape, TensorType};
 use kiln_route::Residency;
 
 use crate::Engine;
-use crate::gpus::{self, Gpu, Resident};
+use crate::gpus::{self, Fault, Gpu, Resident};
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
 
@@ -203,9 +203,12 @@ impl State {
 
 impl Taken {
     /// Downloads the elements to the host.
-    pub(crate) async fn bring_to_host(&mut self, waiting: Waiting) -> Result<()> {
+    pub(crate) async fn bring_to_host(&mut self, waiting: Waiting) -> Result<(), Fault> {
         let on_host = match &self.held {
-            Held::Device(_, resident) => resident.read(waiting).await.map_err(|error| self.state.lost(error))?,
+            Held::Device(gpu, resident) => {
+                let lost = |error| Fault::of(gpu)(self.state.lost(error));
+                resident.read(waiting).await.map_err(lost)?
+            }
             Held::Zeros => Buffer::zeros(&self.state.ty)?,
             Held::Host(_) | Held::InUse => return Ok(()),
         };
@@ -222,7 +225,7 @@ impl Taken {
     }
 
     /// The elements in the memory of a GPU; uploads them if they are elsewhere.
-    pub(crate) async fn on_gpu(&mut self, gpu: &Gpu, waiting: Waiting) -> Result<Resident> {
+    pub(crate) async fn on_gpu(&mut self, gpu: &Gpu, waiting: Waiting) -> Result<Resident, Fault> {
         if let Held::Device(holder, resident) = &self.held
             && holder.is(gpu)
         {
@@ -235,7 +238,7 @@ impl Taken {
             Held::Host(buffer) => Some(buffer.as_data()),
             _ => None,
         };
-        let resident = gpu.state(elements, self.state.ty, waiting).await?;
+        let resident = gpu.state(elements, self.state.ty, waiting).await.map_err(Fault::of(gpu))?;
         self.held = Held::Device(gpu.clone(), resident.clone());
         Ok(resident)
     }

@@ -9,9 +9,9 @@ use kiln_device::waiting::Waiting;
 use kiln_ir::Record;
 use kiln_ir::op::{Call, Op};
 use kiln_ir::{Buffer, DType, Data, DataMut, Element, Error, Operand, QuantFormat, Result, Shape, TensorType};
-use kiln_route::{Problem, Residency};
+use kiln_route::{Explanation, Problem, Residency};
 
-use crate::gpus::{self, Gpu, Resident, WAITING, wait};
+use crate::gpus::{self, Fault, Gpu, Resident, WAITING, wait};
 use crate::{Engine, MemoryUse};
 
 /// Bytes that a tensor shares with their owner, such as a memory map.
@@ -186,7 +186,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::DeviceLost`] where the elements are on a device alone, which is lost; [`Error::OutOfMemory`].
     pub fn keep_on_host(&self) -> Result<Self> {
-        let host = wait(self.storage.on_host(WAITING))?;
+        let host = wait(self.storage.on_host(WAITING)).map_err(Fault::error)?;
         let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner).clone();
         let storage = Storage {
             ty: self.storage.ty,
@@ -273,12 +273,12 @@ impl Tensor {
     }
 
     /// The elements on the host; downloads them if they are not there.
-    pub(crate) async fn on_host(&self, waiting: Waiting) -> Result<OnHost> {
+    pub(crate) async fn on_host(&self, waiting: Waiting) -> Result<OnHost, Fault> {
         Ok(OnHost { host: self.storage.on_host(waiting).await?, offset: self.offset, ty: self.ty })
     }
 
     /// The elements in the memory of a GPU; uploads them if they are not there.
-    pub(crate) async fn on_gpu(&self, gpu: &Gpu, waiting: Waiting) -> Result<Resident> {
+    pub(crate) async fn on_gpu(&self, gpu: &Gpu, waiting: Waiting) -> Result<Resident, Fault> {
         let whole = match self.storage.device(gpu) {
             Some(resident) => resident,
             None => {
@@ -286,14 +286,15 @@ impl Tensor {
                     Some(Host::Parts(parts)) => upload_parts(gpu, parts, waiting).await?,
                     _ => {
                         let host = self.storage.on_host(waiting).await?;
-                        gpu.upload(&Operand::new(host.data()?, self.storage.ty.shape)?, waiting).await?
+                        let operand = Operand::new(host.data()?, self.storage.ty.shape)?;
+                        gpu.upload(&operand, waiting).await.map_err(Fault::of(gpu))?
                     }
                 };
                 self.storage.put(gpu, &resident);
                 resident
             }
         };
-        self.part_of(&whole).await
+        self.part_of(&whole).await.map_err(Fault::of(gpu))
     }
 
     /// Records the location of operand `index` for the router.
@@ -360,14 +361,14 @@ impl Tensor {
 }
 
 /// Copies parts to the devices of a group.
-async fn upload_parts(gpu: &Gpu, parts: &[Tensor], waiting: Waiting) -> Result<Resident> {
+async fn upload_parts(gpu: &Gpu, parts: &[Tensor], waiting: Waiting) -> Result<Resident, Fault> {
     let mut held = Vec::with_capacity(parts.len());
     for part in parts {
         // A part has parts of its own only by mistake, which reading it reports.
         held.push(Box::pin(part.on_host(waiting)).await?);
     }
     let operands = held.iter().map(OnHost::operand).collect::<Result<Vec<_>>>()?;
-    gpu.upload_parts(&operands, waiting).await
+    gpu.upload_parts(&operands, waiting).await.map_err(Fault::of(gpu))
 }
 
 impl Storage {
@@ -405,13 +406,13 @@ impl Storage {
         self.parts.map_or(Ok(()), |parts| Err(apart(parts)))
     }
 
-    async fn on_host(&self, waiting: Waiting) -> Result<Arc<Host>> {
+    async fn on_host(&self, waiting: Waiting) -> Result<Arc<Host>, Fault> {
         self.check_whole()?;
         if let Some(host) = self.host() {
             return Ok(host);
         }
-        let Some((gpu, resident)) = self.any_device() else { return Err(self.nowhere()) };
-        let read = resident.read(waiting).await.map_err(|error| self.lost(&gpu, error))?;
+        let Some((gpu, resident)) = self.any_device() else { return Err(self.nowhere().into()) };
+        let read = resident.read(waiting).await.map_err(|error| Fault::of(&gpu)(self.lost(&gpu, error)))?;
         let host = Arc::new(Host::Owned(read));
         *self.host.write().unwrap_or_else(PoisonError::into_inner) = Some(host.clone());
         Ok(host)
@@ -479,6 +480,7 @@ impl Engine {
             Some(position) => tensor.on_gpu(&self.gpus[position], waiting).await.map(drop),
             None => tensor.on_host(waiting).await.map(drop),
         }
+        .map_err(Fault::error)
     }
 
     /// The position of the GPU whose placement has this name; `None` for a CPU placement and for `host`.
@@ -516,16 +518,19 @@ impl Engine {
         loop {
             let placed = |residency, (index, input): (usize, &Tensor)| input.placed(self, residency, index);
             let able = self.able(self.on_host().keep_result(), op);
+            let able = self.within_budget_of(able, types.iter().chain(outputs.iter()));
             let residency = inputs.iter().enumerate().fold(able, placed);
             let residency = excluded.iter().fold(residency, |residency, &place| residency.barred(place));
             let decision = match self.decide(&problem, &residency, op.name()) {
                 Ok(decision) => decision,
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
+            let explained = || Explanation::operation(op, &types, &problem, &decision);
+            self.budgeted.check(decision.seconds(), || explained().question, || explained().to_string());
             let Some((_, gpu)) = self.gpu(&decision) else {
                 let mut held = Vec::with_capacity(inputs.len());
                 for input in inputs {
-                    held.push(input.on_host(waiting).await?);
+                    held.push(input.on_host(waiting).await.map_err(Fault::error)?);
                 }
                 let operands = held.iter().map(OnHost::operand).collect::<Result<Vec<_>>>()?;
                 let mut results = outputs.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
@@ -534,27 +539,40 @@ impl Engine {
                 let results = results.into_iter().zip(outputs.iter());
                 return results.map(|(result, ty)| Tensor::from_buffer(result, ty.shape.dims())).collect();
             };
-            let error = match self.run_on_gpu(op, inputs, gpu, waiting).await {
+            let fault = match self.run_on_gpu(op, inputs, gpu, waiting).await {
                 Ok(results) => {
                     let results = results.into_iter().zip(outputs.iter());
                     return Ok(results.map(|(result, &ty)| Tensor::on_device(gpu, result, ty)).collect());
                 }
-                Err(error) => error,
+                Err(fault) => fault,
             };
-            if self.router.forced().is_some() || !gpu.failed(&error) {
-                return Err(error);
-            }
-            excluded.push(decision.index());
-            failed = Some(error);
+            let Some(place) = self.without(&fault, &excluded) else { return Err(fault.error) };
+            excluded.push(place);
+            failed = Some(fault.error);
         }
     }
 
-    async fn run_on_gpu(&self, op: &Op, inputs: &[Tensor], gpu: &Gpu, waiting: Waiting) -> Result<Vec<Resident>> {
+    /// The place without which work can go on after an error: that of the GPU that failed. `None` if the error is to be returned:
+    /// it is of no GPU of this engine, or of one that was left out already and holds an operand alone, or a place is forced.
+    pub(crate) fn without(&self, fault: &Fault, excluded: &[usize]) -> Option<usize> {
+        let gpu = fault.gpu.as_ref()?;
+        let place = self.cpu.len() + self.position(gpu)?;
+        let can_go_on = self.router.forced().is_none() && gpu.failed(&fault.error) && !excluded.contains(&place);
+        can_go_on.then_some(place)
+    }
+
+    async fn run_on_gpu(
+        &self,
+        op: &Op,
+        inputs: &[Tensor],
+        gpu: &Gpu,
+        waiting: Waiting,
+    ) -> Result<Vec<Resident>, Fault> {
         let mut residents = Vec::with_capacity(inputs.len());
         for input in inputs {
             residents.push(input.on_gpu(gpu, waiting).await?);
         }
-        gpu.run(op, &residents, waiting).await
+        gpu.run(op, &residents, waiting).await.map_err(Fault::of(gpu))
     }
 }
 

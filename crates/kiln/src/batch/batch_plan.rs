@@ -20,6 +20,8 @@ use super::parts::Placed;
 pub(super) struct BatchPlan {
     /// The schedule of the whole graph, before it is cut into parts.
     pub(super) whole: HostPlan,
+    /// Whether some operation is pinned to a device.
+    pub(super) pinned: bool,
     /// The number of writes to states that it runs: all that were recorded when it was made.
     pub(super) writes: usize,
     /// Its operations one by one, and their schedule, after the first placement.
@@ -35,9 +37,10 @@ pub(super) struct BatchPlan {
 }
 
 impl BatchPlan {
-    pub(super) fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
+    pub(super) fn new(graph: &Graph, wanted: &[TensorId], pinned: bool) -> Result<Self> {
         Ok(Self {
             whole: HostPlan::new(graph, wanted)?,
+            pinned,
             writes: graph.writes(),
             flow: None,
             placed: None,

@@ -82,7 +82,8 @@ impl Batch<'_> {
         for (id, buffer) in step.outputs().zip(out) {
             outputs.push(prefix_mut(buffer.as_mut(), &graph.ty(id)?));
         }
-        if let Some((id, op)) = packable(step)
+        if self.engine.takes_packed()
+            && let Some((id, op)) = packable(step)
             && let Some(b) = self.packed.get(&(name(part, id), op.transpose_b))
             && let [DataMut::F32(out)] = &mut outputs[..]
         {

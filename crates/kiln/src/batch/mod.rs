@@ -3,6 +3,7 @@
 mod batch_plan;
 mod cpu;
 mod host_plan;
+mod lent;
 mod on_gpu;
 mod on_parts;
 mod parts;
@@ -19,11 +20,12 @@ use kiln_device::{Profile, host_copy};
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, TensorId};
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
+use lent::Lent;
 use parts::Names;
 
 #[cfg(not(browser_gpu))]
 use crate::gpus::wait;
-use crate::gpus::{self, Runner, WAITING};
+use crate::gpus::{self, Fault, Runner, WAITING};
 use crate::state::{State, Taken};
 use crate::tensor::OnHost;
 use crate::{Engine, PackedMatrix, Tensor};
@@ -307,14 +309,16 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Packs the matrices that products of a schedule take packed.
+    /// Packs the matrices that products of a schedule take packed. Where a GPU is forced, the few products that are pinned to the CPU take
+    /// them as they are.
     fn pack_for(
         &mut self,
         part: Option<&Names>,
         schedule: &Schedule,
         held: &HashMap<TensorId, Held<'_>>,
     ) -> Result<()> {
-        for step in &schedule.steps {
+        let steps = if self.engine.takes_packed() { &schedule.steps[..] } else { &[] };
+        for step in steps {
             let Some((id, op)) = packable(step) else { continue };
             let key = (name(part, id), op.transpose_b);
             if !self.to_pack.contains(&key.0) || self.packed.contains_key(&key) {
@@ -330,7 +334,7 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Takes the plan for these tensors out while it is in use, and creates it if it is missing.
+    /// Takes the plan for these tensors out, and creates it if it is missing.
     fn plan(&mut self, wanted: &[TensorId]) -> Result<BatchPlan> {
         // Nodes are only ever added, and a schedule contains exactly the nodes that its results need.
         let writes = self.graph.writes();
@@ -341,16 +345,17 @@ impl<'e> Batch<'e> {
             let oldest = self.plans.remove(0);
             self.release(oldest.placed.iter().flat_map(|placed| placed.held()));
         }
-        BatchPlan::new(&self.graph, wanted)
+        self.new_plan(wanted)
     }
 
     /// Executes, and, if `read` is set, returns results that a GPU downloads in the same submission.
     async fn compute(&mut self, wanted: &[TensorId], read: bool, waiting: Waiting) -> Result<Option<Vec<Buffer>>> {
-        let mut plan = self.plan(wanted)?;
+        let plan = self.plan(wanted)?;
         self.results = None;
-        let done = self.compute_plan(&mut plan, read, waiting).await;
-        self.release(std::mem::take(&mut plan.released));
-        self.plans.push(plan);
+        let mut lent = Lent::new(self, plan);
+        let (batch, plan) = lent.both();
+        let done = batch.compute_plan(plan, read, waiting).await;
+        drop(lent);
         let (place, read) = done?;
         self.results = Some(place);
         Ok(read)
@@ -369,43 +374,39 @@ impl<'e> Batch<'e> {
                 Ok(target) => target,
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
-            let (position, error) = match target {
-                Target::Gpu(position) => match self.compute_on(position, &plan.whole, read, waiting).await {
-                    Ok(read) => return Ok((target, read)),
-                    Err(error) => (Some(position), error),
-                },
-                Target::Parts if gpus::POSSIBLE => match self.compute_parts(plan, read, waiting).await {
-                    Ok(read) => return Ok((target, read)),
-                    Err(error) => error,
-                },
+            let computed = match target {
+                Target::Gpu(position) => self.compute_on(position, &plan.whole, read, waiting).await,
+                Target::Parts if gpus::POSSIBLE => self.compute_parts(plan, read, waiting).await,
                 Target::Cpu | Target::Parts => break,
             };
-            // Errors of the CPU cannot be avoided on another device.
-            let Some(position) = position else { return Err(error) };
-            let gpu = self.engine.gpus[position].clone();
-            if matches!(error, Error::DeviceLost { .. }) {
+            let fault = match computed {
+                Ok(read) => return Ok((target, read)),
+                Err(fault) => fault,
+            };
+            let Some(gpu) = fault.gpu.clone() else { return Err(fault.error) };
+            if matches!(fault.error, Error::DeviceLost { .. })
+                && let Some(position) = self.engine.position(&gpu)
+            {
                 self.forget(position);
             }
-            if lost.is_none() && gpu.recovers(&error, waiting).await {
-                lost = Some(error);
+            if lost.is_none() && gpu.recovers(&fault.error, waiting).await {
+                lost = Some(fault.error);
                 continue;
             }
             // The lost device held the only copy of a tensor or a state.
-            if let (Some(lost), Error::Unavailable { .. }) = (&mut lost, &error) {
-                return Err(std::mem::replace(lost, error));
+            if let (Some(lost), Error::Unavailable { .. }) = (&mut lost, &fault.error) {
+                return Err(std::mem::replace(lost, fault.error));
             }
-            let forced = self.engine.router.forced().is_some() || self.only_on.is_some();
-            if forced || !gpu.failed(&error) {
-                return Err(error);
-            }
-            excluded.push(self.engine.cpu.len() + position);
-            failed = Some(error);
+            let place = if self.only_on.is_some() { None } else { self.engine.without(&fault, &excluded) };
+            let Some(place) = place else { return Err(fault.error) };
+            excluded.push(place);
+            failed = Some(fault.error);
         }
         let plan = &mut plan.whole;
-        let held = self.on_host(&plan.inputs, waiting).await?;
+        let held = self.on_host(&plan.inputs, waiting).await.map_err(Fault::error)?;
         let mut states = self.take_states(&plan.inputs)?;
         for state in states.values_mut() {
-            state.bring_to_host(waiting).await?;
+            state.bring_to_host(waiting).await.map_err(Fault::error)?;
         }
         let inputs = std::mem::take(&mut self.inputs);
         let done = self.run_on_cpu(None, plan, &held.operands(&inputs), &mut states);
@@ -423,7 +424,7 @@ impl<'e> Batch<'e> {
     }
 
     /// Downloads inputs to the host, and locks imported ones there.
-    async fn on_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<OnTheHost> {
+    async fn on_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<OnTheHost, Fault> {
         self.bring_to_host(ids, waiting).await?;
         let mut held = OnTheHost { ids: ids.to_vec(), imported: HashMap::new() };
         for &id in ids {
@@ -445,15 +446,17 @@ impl<'e> Batch<'e> {
     }
 
     /// Downloads the batch's own inputs that are not on the host.
-    async fn bring_to_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<()> {
+    async fn bring_to_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<(), Fault> {
         for &id in ids {
             let Some(Input::Owned { host: None, gpus }) = self.inputs.get(&id) else { continue };
-            let holder = gpus.iter().find_map(|position| self.runners.get(position));
+            let holder = gpus.iter().find_map(|position| Some((position, self.runners.get(position)?)));
             let lost = || Error::DeviceLost {
                 device: "the GPU of a batch".into(),
                 reason: format!("input {} was in its memory alone; `Batch::keep_on_host` keeps a copy", id.index()),
             };
-            let mut read = holder.ok_or_else(lost)?.read(&self.graph, &[id], waiting).await?;
+            let (&position, runner) = holder.ok_or_else(lost)?;
+            let read = runner.read(&self.graph, &[id], waiting).await;
+            let mut read = read.map_err(Fault::of(&self.engine.gpus[position]))?;
             if let (Some(Input::Owned { host, .. }), Some(buffer)) = (self.inputs.get_mut(&id), read.pop()) {
                 *host = Some(buffer);
             }

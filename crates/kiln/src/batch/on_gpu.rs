@@ -7,8 +7,9 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::{Buffer, Operand, Result};
 
 use super::host_plan::HostPlan;
+use super::lent::{Lent, OfGpu};
 use super::{Batch, Input, Target};
-use crate::gpus::Runner;
+use crate::gpus::{Fault, Runner};
 use crate::state::Taken;
 
 #[doc(hidden)]
@@ -25,15 +26,14 @@ impl Batch<'_> {
         feed: [TensorId; 2],
         waiting: Waiting,
     ) -> Result<Option<Arriving<Vec<Buffer>>>> {
-        let mut plan = self.plan(wanted)?;
+        let plan = self.plan(wanted)?;
         self.results = None;
-        let begun = match self.target(&mut plan, &[]) {
-            Ok(Target::Gpu(position)) => self.begin_on(position, &plan.whole, feed, waiting).await,
-            other => other.map(|_| None),
-        };
-        self.release(std::mem::take(&mut plan.released));
-        self.plans.push(plan);
-        begun
+        let mut lent = Lent::new(self, plan);
+        let (batch, plan) = lent.both();
+        match batch.target(plan, &[])? {
+            Target::Gpu(position) => batch.begin_on(position, &plan.whole, feed, waiting).await.map_err(Fault::error),
+            Target::Cpu | Target::Parts => Ok(None),
+        }
     }
 }
 
@@ -45,12 +45,12 @@ impl Batch<'_> {
         plan: &HostPlan,
         runner: &mut dyn Runner,
         waiting: Waiting,
-    ) -> Result<HashMap<TensorId, Taken>> {
+    ) -> Result<HashMap<TensorId, Taken>, Fault> {
         self.send(position, &plan.inputs, runner, waiting).await?;
         let gpu = self.engine.gpus[position].clone();
         let mut states = self.take_states(&plan.inputs)?;
         for (&id, state) in &mut states {
-            runner.bind_state(id, &state.on_gpu(&gpu, waiting).await?)?;
+            runner.bind_state(id, &state.on_gpu(&gpu, waiting).await?).map_err(Fault::of(&gpu))?;
         }
         Ok(states)
     }
@@ -74,16 +74,12 @@ impl Batch<'_> {
         plan: &HostPlan,
         feed: [TensorId; 2],
         waiting: Waiting,
-    ) -> Result<Option<Arriving<Vec<Buffer>>>> {
-        let mut runner = self.take_runner(position, waiting).await?;
-        let begun = async {
-            let _states = self.prepare_on(position, plan, &mut *runner, waiting).await?;
-            runner.begin(&self.graph, &plan.wanted, feed, waiting).await
-        };
-        let begun = begun.await;
-        self.runners.insert(position, runner);
-        let begun = begun?;
-        self.drop_on_host(&plan.inputs);
+    ) -> Result<Option<Arriving<Vec<Buffer>>>, Fault> {
+        let mut lent = Lent::runner(self, position, waiting).await?;
+        let (batch, OfGpu { runner, .. }) = lent.both();
+        let _states = batch.prepare_on(position, plan, &mut **runner, waiting).await?;
+        let begun = runner.begin(&batch.graph, &plan.wanted, feed, waiting).await?;
+        batch.drop_on_host(&plan.inputs);
         Ok(begun)
     }
 
@@ -94,28 +90,17 @@ impl Batch<'_> {
         plan: &HostPlan,
         read: bool,
         waiting: Waiting,
-    ) -> Result<Option<Vec<Buffer>>> {
-        let mut runner = self.take_runner(position, waiting).await?;
-        let run = async {
-            let _states = self.prepare_on(position, plan, &mut *runner, waiting).await?;
-            if read {
-                return runner.run(&self.graph, &plan.wanted, waiting).await.map(Some);
-            }
-            runner.execute(&self.graph, &plan.wanted, waiting).await.map(|()| None)
+    ) -> Result<Option<Vec<Buffer>>, Fault> {
+        let mut lent = Lent::runner(self, position, waiting).await?;
+        let (batch, OfGpu { runner, .. }) = lent.both();
+        let _states = batch.prepare_on(position, plan, &mut **runner, waiting).await?;
+        let done = match read {
+            true => runner.run(&batch.graph, &plan.wanted, waiting).await.map(Some),
+            false => runner.execute(&batch.graph, &plan.wanted, waiting).await.map(|()| None),
         };
-        let done = run.await;
-        self.runners.insert(position, runner);
-        let read = done?;
-        self.drop_on_host(&plan.inputs);
+        let read = done.map_err(Fault::of(&batch.engine.gpus[position]))?;
+        batch.drop_on_host(&plan.inputs);
         Ok(read)
-    }
-
-    /// Takes the runner of a GPU out while it is in use, and creates it if it is missing.
-    pub(super) async fn take_runner(&mut self, position: usize, waiting: Waiting) -> Result<Box<dyn Runner>> {
-        match self.runners.remove(&position) {
-            Some(runner) => Ok(runner),
-            None => self.engine.gpus[position].clone().runner(waiting).await,
-        }
     }
 
     /// Uploads the inputs that a GPU lacks or that were replaced since.
@@ -125,7 +110,7 @@ impl Batch<'_> {
         ids: &[TensorId],
         runner: &mut dyn Runner,
         waiting: Waiting,
-    ) -> Result<()> {
+    ) -> Result<(), Fault> {
         let gpu = self.engine.gpus[position].clone();
         let missing = |id: TensorId| match self.inputs.get(&id) {
             Some(Input::Owned { gpus, .. }) => !gpus.contains(&position),
@@ -137,7 +122,7 @@ impl Batch<'_> {
             if let Some(Input::Imported(tensor)) = self.inputs.get(&id)
                 && !runner.has(id)
             {
-                runner.import(id, &tensor.on_gpu(&gpu, waiting).await?)?;
+                runner.import(id, &tensor.on_gpu(&gpu, waiting).await?).map_err(Fault::of(&gpu))?;
             }
         }
         let mut replaced = Vec::new();
@@ -146,11 +131,14 @@ impl Batch<'_> {
             let data = host.as_data();
             match runner.has(id) {
                 true => replaced.push((id, data)),
-                false => runner.upload(id, &Operand::new(data, self.graph.ty(id)?.shape)?).await?,
+                false => {
+                    let operand = Operand::new(data, self.graph.ty(id)?.shape)?;
+                    runner.upload(id, &operand).await.map_err(Fault::of(&gpu))?;
+                }
             }
         }
         if !replaced.is_empty() {
-            runner.set_all(&self.graph, &replaced).await?;
+            runner.set_all(&self.graph, &replaced).await.map_err(Fault::of(&gpu))?;
         }
         for id in missing {
             if let Some(Input::Owned { gpus, .. }) = self.inputs.get_mut(&id) {

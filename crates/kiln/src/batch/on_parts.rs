@@ -8,24 +8,25 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::{Buffer, Error, Operand, Result};
 
 use super::batch_plan::BatchPlan;
+use super::lent::{Lent, OfGpu};
 use super::parts::{On, Part, Placed};
 use super::{Batch, Held, Input, copied, one};
 use crate::Tensor;
+use crate::gpus::Fault;
 use crate::state::Taken;
 
 impl Batch<'_> {
     /// Runs the parts of a plan in turn: GPUs compute while the next parts are prepared. If `read` is set and the last
     /// part computes all wanted tensors on a GPU, returns them: the submission that computes them downloads them too.
-    /// An error of a GPU names that GPU.
     pub(super) async fn compute_parts(
         &mut self,
         plan: &mut BatchPlan,
         read: bool,
         waiting: Waiting,
-    ) -> Result<Option<Vec<Buffer>>, (Option<usize>, Error)> {
+    ) -> Result<Option<Vec<Buffer>>, Fault> {
         let by_last = if read { made_by_last(plan) } else { None };
         let Some(Placed { parts: Some(parts), .. }) = &mut plan.placed else {
-            return Err((None, Error::Parameter { op: "execute", reason: "the plan was not placed".into() }));
+            return Err(Error::Parameter { op: "execute", reason: "the plan was not placed".into() }.into());
         };
         // Results of GPUs that other parts read.
         let mut fetched: HashMap<(usize, TensorId), Buffer> = HashMap::new();
@@ -37,17 +38,16 @@ impl Batch<'_> {
                 let Some(gpu) = before[source].gpu().filter(|_| before[source].gpu() != part.gpu()) else { continue };
                 if let Entry::Vacant(missing) = fetched.entry((source, id)) {
                     let read = self.read_from(gpu, &before[source].names.graph, id, waiting).await;
-                    missing.insert(read.map_err(|error| (Some(gpu), error))?);
+                    missing.insert(read.map_err(Fault::of(&self.engine.gpus[gpu]))?);
                 }
             }
             let is_last = number + 1 == parts_count;
             match part.gpu() {
                 Some(gpu) => {
                     let wanted = by_last.as_deref().filter(|_| is_last);
-                    let run = self.run_part_on(gpu, part, before, &fetched, wanted, waiting).await;
-                    results = run.map_err(|error| (Some(gpu), error))?;
+                    results = self.run_part_on(gpu, part, before, &fetched, wanted, waiting).await?;
                 }
-                None => self.run_part(part, before, &fetched, waiting).await.map_err(|error| (None, error))?,
+                None => self.run_part(part, before, &fetched, waiting).await?,
             }
         }
         Ok(results)
@@ -65,7 +65,7 @@ impl Batch<'_> {
         before: &[Part],
         fetched: &HashMap<(usize, TensorId), Buffer>,
         waiting: Waiting,
-    ) -> Result<()> {
+    ) -> Result<(), Fault> {
         let on_host = self.on_host(&part.inputs(), waiting).await?;
         let mut states = self.take_states_of(part)?;
         for state in states.values_mut() {
@@ -85,7 +85,7 @@ impl Batch<'_> {
         }
         let done = done.and_then(|()| self.run_on_cpu(Some(names), plan, &held, &mut states));
         self.inputs = inputs;
-        done
+        Ok(done?)
     }
 
     /// Takes the states of a part for its execution, by their ids in the part.
@@ -106,19 +106,21 @@ impl Batch<'_> {
         fetched: &HashMap<(usize, TensorId), Buffer>,
         read: Option<&[usize]>,
         waiting: Waiting,
-    ) -> Result<Option<Vec<Buffer>>> {
-        let mut runner = self.take_runner(gpu, waiting).await?;
-        let run = async {
-            self.send(gpu, &part.inputs(), &mut *runner, waiting).await?;
-            let graph = &part.names.graph;
-            let handle = self.engine.gpus[gpu].clone();
-            let mut states = self.take_states_of(part)?;
-            for (&inner, &outer) in &part.names.outer {
-                match states.get_mut(&inner) {
-                    Some(state) => runner.bind_state(inner, &state.on_gpu(&handle, waiting).await?)?,
-                    None => runner.alias(inner, &self.graph, outer)?,
-                }
+    ) -> Result<Option<Vec<Buffer>>, Fault> {
+        let mut lent = Lent::runner(self, gpu, waiting).await?;
+        let (batch, OfGpu { runner, .. }) = lent.both();
+        batch.send(gpu, &part.inputs(), &mut **runner, waiting).await?;
+        let handle = batch.engine.gpus[gpu].clone();
+        let mut states = batch.take_states_of(part)?;
+        for (&inner, &outer) in &part.names.outer {
+            match states.get_mut(&inner) {
+                Some(state) => runner.bind_state(inner, &state.on_gpu(&handle, waiting).await?),
+                None => runner.alias(inner, &batch.graph, outer),
             }
+            .map_err(Fault::of(&handle))?;
+        }
+        let run = async {
+            let graph = &part.names.graph;
             for &(inner, (source, id)) in &part.from_parts {
                 if before[source].gpu() == Some(gpu) {
                     runner.alias(inner, &before[source].names.graph, id)?;
@@ -145,9 +147,7 @@ impl Batch<'_> {
             let of = |&at: &usize| results.get_mut(at).map(|found| std::mem::replace(found, Buffer::F32(Vec::new())));
             Ok(read.iter().map(of).collect())
         };
-        let done = run.await;
-        self.runners.insert(gpu, runner);
-        done
+        run.await.map_err(Fault::of(&handle))
     }
 
     /// Frees the tensors that discarded parts held on GPUs.

@@ -1,12 +1,12 @@
 //! Where a batch runs: on which device, and why.
 
-use kiln_ir::graph::{Schedule, Step, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::graph::{FusionLimits, Step, TensorId};
+use kiln_ir::op::{Op, total_bytes};
 use kiln_ir::{Error, Result};
 use kiln_route::{Explanation, Flow, Memory, Placement, Problem, Residency};
 
 use super::batch_plan::BatchPlan;
-use super::host_plan::HostPlan;
+use super::host_plan::{self, HostPlan};
 use super::parts::{Parts, Placed};
 use super::{Batch, Input, Target};
 use crate::gpus;
@@ -16,7 +16,7 @@ impl Batch<'_> {
     /// of the first.
     #[cfg(not(browser_gpu))]
     pub(crate) fn predicted(&self, wanted: &[TensorId], excluded: &[usize]) -> Result<(f64, usize, usize)> {
-        let mut plan = BatchPlan::new(&self.graph, wanted)?;
+        let mut plan = self.new_plan(wanted)?;
         let placement = self.place(&mut plan, excluded)?;
         Ok((placement.seconds, placement.segments.len(), placement.segments.first().map_or(0, |first| first.place)))
     }
@@ -24,7 +24,10 @@ impl Batch<'_> {
     /// Decides what runs a plan; GPUs in `excluded` have failed already.
     pub(super) fn target(&self, plan: &mut BatchPlan, excluded: &[usize]) -> Result<Target> {
         let engine = &*self.engine;
-        if !gpus::POSSIBLE || engine.gpus.is_empty() || plan.whole.schedule.steps.is_empty() {
+        let alone = !gpus::POSSIBLE || engine.gpus.is_empty();
+        // Without a choice and a limit of time nothing is predicted.
+        let needs_time = engine.budgeted.limits_time();
+        if plan.whole.schedule.steps.is_empty() || alone && !needs_time {
             return Ok(Target::Cpu);
         }
         if let Some(device) = self.only_on {
@@ -32,18 +35,23 @@ impl Batch<'_> {
         }
         let steps = plan.whole.schedule.steps.len();
         let question = || format!("a batch of {steps} steps");
-        let placement = if self.is_pinned(&plan.whole.schedule) {
+        let results = if needs_time { self.results_in_words(&plan.whole) } else { String::new() };
+        let placement = if plan.pinned {
             self.place_pinned(plan, excluded)?
-        } else if let Some(place) = engine.router.forced() {
+        } else if let Some(place) = engine.router.forced().filter(|_| !needs_time) {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
-        } else if self.graph.has_states() {
+        } else if alone || engine.router.forced().is_some() || self.graph.has_states() {
             // A result that is written to a state stays with the state.
-            let able = self.able(&plan.whole);
+            let able = engine.within_budget(self.able(&plan.whole), || self.bytes(&plan.whole));
             let residency = excluded.iter().fold(able, |all, &place| all.barred(place));
             let place = match plan.decided {
                 Some((of, place)) if of == residency && !engine.refine => place,
                 _ => {
-                    let place = engine.decide(plan.problem(&self.graph)?, &residency, "batch")?.index();
+                    let problem = plan.problem(&self.graph)?;
+                    let decision = engine.decide(problem, &residency, "batch")?;
+                    let explained = || Explanation::new(question(), problem, &decision).to_string();
+                    engine.budgeted.check(decision.seconds(), || question() + &results, explained);
+                    let place = decision.index();
                     plan.decided = Some((residency, place));
                     place
                 }
@@ -52,7 +60,8 @@ impl Batch<'_> {
         } else {
             self.place(plan, excluded)?
         };
-        engine.budgeted.check(placement.seconds, question, || placement.in_words(&question(), engine.places()));
+        let words = || placement.in_words(&question(), engine.places());
+        engine.budgeted.check(placement.seconds, || question() + &results, words);
         Ok(match &placement.segments[..] {
             [only] => gpus::position(only.memory).map_or(Target::Cpu, Target::Gpu),
             _ => Target::Parts,
@@ -98,10 +107,10 @@ impl Batch<'_> {
     /// [`Error::Unsupported`](kiln_ir::Error::Unsupported) where no place has kernels for all
     /// steps.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
-        let mut plan = BatchPlan::new(&self.graph, wanted)?;
+        let mut plan = self.new_plan(wanted)?;
         let question = format!("a batch of {} steps", plan.whole.schedule.steps.len());
         let problem = Problem::schedule(&plan.whole.schedule, &self.graph)?;
-        if gpus::POSSIBLE && self.is_pinned(&plan.whole.schedule) {
+        if plan.pinned {
             let decision = self.engine.router.decide(&problem, &Residency::everywhere());
             let placement = self.place_pinned(&mut plan, &[])?;
             return Ok(Explanation::new(question, &problem, &decision).pinned(placement, self.engine.places()));
@@ -160,9 +169,28 @@ impl Batch<'_> {
         }
     }
 
-    /// Whether some step of a schedule is pinned.
-    pub(super) fn is_pinned(&self, schedule: &Schedule) -> bool {
-        !self.pins.is_empty() && schedule.steps.iter().any(|step| self.pin_of(step).is_some())
+    /// A plan that was not placed.
+    pub(super) fn new_plan(&self, wanted: &[TensorId]) -> Result<BatchPlan> {
+        // Asked of operations one by one: a fused step has the results of its last ones alone.
+        let is_pinned = || {
+            let steps = self.graph.schedule(wanted, FusionLimits::NONE)?.steps;
+            Ok(steps.iter().any(|step| self.pin_of(step).is_some()))
+        };
+        let pinned = gpus::POSSIBLE && !self.pins.is_empty() && is_pinned()?;
+        BatchPlan::new(&self.graph, wanted, pinned)
+    }
+
+    /// Bytes of the inputs, results and intermediate results of a plan.
+    fn bytes(&self, plan: &HostPlan) -> u64 {
+        let inputs = plan.inputs.iter().filter_map(|&id| self.graph.ty(id).ok());
+        let computed = host_plan::Memory::planned_bytes(&self.graph, &plan.schedule).unwrap_or(u64::MAX);
+        total_bytes(inputs.map(|ty| ty.bytes() as u64).chain([computed]))
+    }
+
+    /// The types of the results of a plan, which tell apart batches of equally many steps.
+    fn results_in_words(&self, plan: &HostPlan) -> String {
+        let types = plan.wanted.iter().filter_map(|&id| self.graph.ty(id).ok());
+        types.map(|ty| format!(", {} {}", ty.dtype, ty.shape)).collect()
     }
 
     fn pin_of(&self, step: &Step) -> Option<Option<usize>> {

@@ -1,14 +1,15 @@
 //! Batches that run on several devices, with GPUs that tests script.
 
+use kiln_device::waiting::poll_once;
 use kiln_ir::graph::TensorId;
-use kiln_ir::{DType, Error, Precision, Record};
+use kiln_ir::{DType, Error, Operations, Precision, Record};
 use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
 use kiln_simd::Simd;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::gpus::scripted::Scripted;
-use crate::{Batch, Engine, State};
+use crate::{Batch, Engine, EngineBuilder, State};
 
 const N: usize = 64;
 
@@ -21,6 +22,11 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::forced(None)
+    }
+
+    /// A rig whose engine forces a place.
+    fn forced(place: Option<&str>) -> Self {
         let limited = || Engine::builder().instruction_set(Simd::new().unwrap().isa()).threads(1);
         let plain = limited().without_profile().build().unwrap();
         let mut places = plain.places().to_vec();
@@ -52,7 +58,9 @@ impl Rig {
         }
         let gpus = [Scripted::default(), Scripted::default()];
         let handles = vec![gpus[0].gpu("gpu 1"), gpus[1].gpu("gpu 2")];
-        let engine = limited().profile(profile).with_gpus(handles).unwrap();
+        let builder = limited().profile(profile);
+        let builder = place.into_iter().fold(builder, EngineBuilder::force);
+        let engine = builder.with_gpus(handles).unwrap();
         Self { gpus, engine }
     }
 
@@ -262,6 +270,55 @@ fn a_state_is_of_one_execution_at_a_time() {
     assert!(matches!(state.to_buffer(), Err(Error::Unavailable { .. })));
     drop(taken);
     batch.execute(&[product]).unwrap();
+    assert_eq!((state.residency(), rig.calls()), ("gpu 1".into(), [1, 0]), "no GPU was blamed");
+}
+
+#[test]
+fn a_product_that_is_pinned_to_the_cpu_reads_a_matrix_that_is_to_be_packed_though_a_gpu_is_forced() {
+    let rig = Rig::forced(Some("gpu 1"));
+    let mut batch = rig.engine.batch();
+    let (x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
+    batch.pack(w).unwrap();
+    batch.pin(Some("host")).unwrap();
+    let y = batch.matmul(x, w).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), rig.engine.cpu[0].matmul(&numbers(1), &numbers(2), N, N, N).unwrap());
+    assert_eq!(rig.calls(), [0, 0]);
+}
+
+#[test]
+fn a_batch_goes_on_after_the_future_of_an_execution_was_dropped() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let [x, _, soft, last] = sandwich(&mut batch);
+    let product = batch.matmul(x, x).unwrap();
+    // On one GPU, and in parts.
+    for wanted in [vec![product], vec![soft, last]] {
+        batch.execute(&wanted).unwrap();
+        let (before, plans) = (batch.read_many(&wanted).unwrap(), batch.plans.len());
+        rig.gpus[0].hang();
+        assert!(poll_once(std::pin::pin!(batch.execute_async(&wanted))).is_none());
+        assert!(matches!(batch.read(wanted[0]), Err(Error::Parameter { .. })));
+        assert_eq!(batch.read(x).unwrap(), numbers(1));
+        assert_eq!(batch.plans.len(), plans);
+        batch.execute(&wanted).unwrap();
+        assert_eq!(batch.read_many(&wanted).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_pinned_operation_runs_where_it_is_pinned_though_it_is_fused_with_others() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let x = batch.upload(&[-1.0, 2.0], &[2]).unwrap();
+    batch.pin(Some("gpu 2")).unwrap();
+    let y = batch.relu(x).unwrap();
+    batch.pin(None).unwrap();
+    let y = batch.scale(y, 2.0).unwrap();
+    assert_eq!(batch.schedule(&[y]).unwrap().steps.len(), 1);
+    batch.execute(&[y]).unwrap();
+    assert_eq!((batch.read(y).unwrap(), rig.calls()), (vec![0.0, 4.0], [0, 1]));
+    assert!(batch.explain(&[y]).unwrap().why.contains("pinned"));
 }
 
 /// Layers of a recurrence, each with a state: `x = x w`, whose row at the position is written to the state, plus the

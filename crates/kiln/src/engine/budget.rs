@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use kiln_device::waiting::Waiting;
-use kiln_ir::Result;
+use kiln_ir::op::total_bytes;
+use kiln_ir::{Result, TensorType};
 use kiln_route::Residency;
 
 use super::Engine;
@@ -45,6 +46,11 @@ impl Budgeted {
     #[cfg(target_arch = "wasm32")]
     pub(crate) fn budget(&self) -> Budget {
         self.budget
+    }
+
+    /// Whether there is a limit of time.
+    pub(crate) fn limits_time(&self) -> bool {
+        self.budget.seconds < f64::INFINITY
     }
 
     /// Logs that something takes longer than the limit, once for each question. Only then is the plan formatted.
@@ -106,6 +112,15 @@ impl Engine {
         let (free, granularity) = gpu.memory(waiting).await?;
         let pooled = gpu.memory_use().unwrap_or_default().pooled;
         Ok(DeviceMemory { free: free.map(|free| free.saturating_add(pooled)), limit, granularity })
+    }
+
+    /// Excludes the GPUs if operands and results of these types are more bytes than a GPU may hold.
+    pub(crate) fn within_budget_of<'t>(
+        &self,
+        residency: Residency,
+        types: impl Iterator<Item = &'t TensorType>,
+    ) -> Residency {
+        self.within_budget(residency, || total_bytes(types.map(|ty| ty.bytes() as u64)))
     }
 
     /// Excludes the GPUs if the work needs more bytes than a GPU may hold.

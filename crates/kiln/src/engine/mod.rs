@@ -20,10 +20,7 @@ use kiln_ir::graph::{Graph, Step};
 use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{DataMut, Error, Operand, Precision, Result, TensorType};
 #[cfg(not(browser_gpu))]
-use kiln_ir::{
-    Operations,
-    op::{Quantize, total_bytes},
-};
+use kiln_ir::{Operations, op::Quantize};
 
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
 #[cfg(not(target_arch = "wasm32"))]
@@ -341,11 +338,8 @@ impl Engine {
     fn run_fastest(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::of_call(call);
         let op = call.op();
-        let bytes = || {
-            let outputs = call.outputs().iter().map(|ty| ty.bytes() as u64);
-            total_bytes(call.types().iter().map(|ty| ty.bytes() as u64).chain(outputs))
-        };
-        let mut residency = self.within_budget(self.able(self.on_host(), op), bytes);
+        let able = self.able(self.on_host(), op);
+        let mut residency = self.within_budget_of(able, call.types().iter().chain(call.outputs().iter()));
         let mut failed = None;
         let decision = loop {
             let decision = match self.decide(&problem, &residency, op.name()) {

@@ -12,7 +12,7 @@ use tracing::Level;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::scripted::Scripted;
-use crate::{Effort, Engine, EngineBuilder, Probe};
+use crate::{DType, Effort, Engine, EngineBuilder, Probe, State, Tensor};
 use told::messages;
 
 /// The GPU that is predicted to be fastest at everything, and the next one.
@@ -121,6 +121,23 @@ fn a_batch_that_a_gpu_refuses_runs_at_the_next_best_place_with_its_inputs_intact
         assert_eq!(rig.calls(), (1, 2), "{refusal}: a GPU is asked again; both have the inputs now");
         assert_eq!(batch.read(y).unwrap(), [0.0, 2.0]);
     }
+}
+
+#[test]
+fn a_lost_gpu_that_alone_held_an_input_is_not_taken_for_the_next_one() {
+    let rig = Rig::new();
+    let engine = rig.engine();
+    let mut batch = engine.batch();
+    let x = batch.upload(&[-1.0, 2.0], &[2]).unwrap();
+    let y = batch.relu(x).unwrap();
+    batch.execute(&[y]).unwrap();
+    rig.first.fail(lost());
+    let found = batch.execute(&[y]).unwrap_err();
+    assert!(matches!(&found, Error::DeviceLost { reason, .. } if reason.contains("keep_on_host")), "{found}");
+    assert_eq!((rig.calls(), chosen(&engine)), ((2, 0), SECOND.to_owned()));
+    batch.set(x, &[-3.0, 4.0]).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!((batch.read(y).unwrap(), rig.calls()), (vec![0.0, 4.0], (2, 1)));
 }
 
 #[test]
@@ -255,6 +272,16 @@ fn a_budget_keeps_large_work_off_gpus_and_names_slow_work_once() {
     batch.execute(&[y]).unwrap();
     assert_eq!((batch.read(y).unwrap(), rig.calls()), (vec![0.0; 20], (1, 0)), "160 bytes");
 
+    let x = Tensor::from_slice(&[-1.0; 20], &[20]).unwrap();
+    assert_eq!(engine.tensors().relu(&x).unwrap().to_vec().unwrap(), [0.0; 20]);
+    let mut batch = engine.batch();
+    let x = batch.upload(&[-1.0; 20], &[1, 20]).unwrap();
+    let held = batch.state(&State::zeros(DType::F32, &[3, 20]).unwrap());
+    let at = batch.upload_indices(&[1], &[1]).unwrap();
+    let y = batch.write_rows(held, x, at).and_then(|held| batch.sum_axis(held, 0)).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!((batch.read(y).unwrap(), rig.calls()), (vec![-1.0; 20], (1, 0)), "a tensor and a state");
+
     let engine = bounded(1e-9, u64::MAX);
     let (told, ()) = messages(Level::WARN, || {
         (0..3).for_each(|_| drop(engine.relu(&[-1.0; 4]).unwrap()));
@@ -262,8 +289,27 @@ fn a_budget_keeps_large_work_off_gpus_and_names_slow_work_once() {
         let x = batch.upload(&[-1.0; 4], &[4]).unwrap();
         let y = batch.relu(x).unwrap();
         (0..3).for_each(|_| batch.execute(&[y]).unwrap());
+        let x = batch.upload(&[-1.0; 6], &[6]).unwrap();
+        let y = batch.relu(x).unwrap();
+        batch.execute(&[y]).unwrap();
+        let x = Tensor::from_slice(&[-1.0; 8], &[8]).unwrap();
+        engine.tensors().relu(&x).unwrap();
     });
-    let [operation, batch] = &told[..] else { panic!("{told:?}") };
+    let [operation, batch, other, tensor] = &told[..] else { panic!("{told:?}") };
+    assert!(other.contains("a batch of 1 steps") && tensor.contains("relu [8]"), "{other} {tensor}");
     assert!(operation.contains("relu [4]") && operation.contains(FIRST) && operation.contains("budget"), "{operation}");
     assert!(batch.contains("a batch of 1 steps: 1 steps on first GPU"), "{batch}");
+    // Where a place is forced and where there is one alone.
+    let forced = Rig::builder().force(SECOND).budget(crate::Budget { seconds: 1e-9, device_bytes: u64::MAX });
+    let alone = Engine::builder().without_profile().budget(crate::Budget { seconds: 1e-15, device_bytes: u64::MAX });
+    for engine in [rig.build(forced), alone.instruction_set(Isa::best()).threads(1).build().unwrap()] {
+        let (told, ()) = messages(Level::WARN, || {
+            let mut batch = engine.batch();
+            let x = batch.upload(&[-1.0; 4], &[4]).unwrap();
+            let y = batch.relu(x).unwrap();
+            (0..3).for_each(|_| batch.execute(&[y]).unwrap());
+        });
+        let [batch] = &told[..] else { panic!("{told:?}") };
+        assert!(batch.contains("a batch of 1 steps") && batch.contains("budget"), "{batch}");
+    }
 }

@@ -11,6 +11,7 @@ mod calibrated;
 mod device;
 #[cfg(test)]
 mod failing;
+mod fault;
 mod find;
 #[cfg(test)]
 pub(crate) mod scripted;
@@ -26,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 use device::{Device, On};
 pub(crate) use device::{Resident, Runner};
 pub use device::{WAITING, wait};
+pub(crate) use fault::Fault;
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{Graph, TensorId};

@@ -1,7 +1,7 @@
 //! A GPU that fails when a test says so. What it computes the CPU computes.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kiln_device::waiting::{Arriving, Waiting};
@@ -23,6 +23,8 @@ pub(crate) struct Scripted(Arc<State>);
 struct State {
     /// The errors that the next calls return.
     errors: Mutex<VecDeque<Error>>,
+    /// Whether the next execution of a graph does not end.
+    hangs: AtomicBool,
     /// Calls so far.
     calls: AtomicUsize,
     /// Number of tensors that runners held at the last call.
@@ -38,6 +40,11 @@ impl Scripted {
     /// Makes the next call fail with this error, after the errors that were queued before.
     pub(crate) fn fail(&self, error: Error) {
         self.0.errors.lock().unwrap_or_else(PoisonError::into_inner).push_back(error);
+    }
+
+    /// Makes the future of the next execution of a graph wait for ever.
+    pub(crate) fn hang(&self) {
+        self.0.hangs.store(true, Ordering::Relaxed);
     }
 
     /// The number of device tensors that the last graph and earlier ones hold.
@@ -214,6 +221,9 @@ impl Runner for Recorded {
     }
 
     fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], _: Waiting) -> Pending<'a, ()> {
+        if self.device.0.hangs.swap(false, Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
         done(self.compute(graph, wanted))
     }
 
