@@ -531,6 +531,12 @@ impl<'a> Operand<'a> {
         Self { data: Data::empty(ty.dtype), ty }
     }
 
+    /// Whether the elements are there.
+    #[inline]
+    pub(crate) fn has_elements(&self) -> bool {
+        self.data.bytes() > 0 || self.ty.shape.is_empty()
+    }
+
     /// The elements.
     pub fn data(&self) -> Data<'a> {
         self.data

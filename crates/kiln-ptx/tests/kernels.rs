@@ -532,7 +532,11 @@ fn extents_beyond_a_kernel_are_refused() {
     let extents = MatmulExtents::of_one([1, 1, 1]);
     let gemm = Gemm::new(Matmul::default(), Tile::LARGE);
     assert!(limit(gemm.launch(MatmulExtents { k: most, ..extents }, 1.0, 0.0)));
-    assert!(limit(gemm.launch(MatmulExtents { batch: 65_536, ..extents }, 1.0, 0.0)));
+    assert!(limit(gemm.launch(MatmulExtents { batch: 1 << 31, ..extents }, 1.0, 0.0)));
+    assert!(
+        gemm.launch(MatmulExtents { batch: 70_000, m: 1 << 20, ..extents }, 1.0, 0.0)
+            .is_ok_and(|launch| launch.grid == [70_000 << 13, 1, 1])
+    );
     let staged = MultistageGemm::new(Matmul::default(), MultistageTile::ALL[0]);
     assert!(limit(staged.launch(MatmulExtents { k: (1 << 24) + 1, ..extents }, 1)));
     assert!(limit(staged.launch(MatmulExtents { batch: 1 << 31, ..extents }, 1)));

@@ -1,7 +1,7 @@
 //! Dispatches operations to kernels; fast paths for slices. Every one of them enters the default floating-point state.
 
 use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check, check_outputs, widened};
-use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
+use kiln_ir::{DataMut, Error, Operand, Operations, Result, for_operation};
 
 use crate::cast::widen;
 use crate::float_state::require_default;
@@ -76,8 +76,14 @@ impl Simd {
     /// which `inputs` has [`Operand::of_type`].
     ///
     /// # Errors
-    /// Those of the shape rule; [`kiln_ir::Error::Index`] for a position out of range. Nothing is written then.
+    /// Those of the shape rule; [`kiln_ir::Error::Parameter`] for an operation that does not update, [`kiln_ir::Error::Index`] for a
+    /// position out of range. Nothing is written then.
     pub fn update(&self, op: &Op, inputs: &[Operand<'_>], state: DataMut<'_>) -> Result<()> {
+        require_default!(self.update(op, inputs, state));
+        if !op.updates() {
+            let reason = "it does not update in place".into();
+            return Err(Error::Parameter { op: op.name(), reason });
+        }
         let mut outputs = [state];
         check(op, inputs, &outputs)?;
         for_operation!(op, op => op.execute(self, inputs, &mut outputs))

@@ -9,7 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use kiln_ir::op::reference::{Case, Random};
-use kiln_ir::op::{BroadcastTo, Concat, Convolve2d, Cumsum, Op, Pad, Padding, Permute, Reshape, Slice, all_cases};
+use kiln_ir::op::{
+    BroadcastTo, Concat, Convolve2d, Cumsum, Op, Pad, Padding, Permute, Reshape, RmsNorm, Slice, WriteRows, all_cases,
+};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
@@ -38,6 +40,32 @@ fn find_smallest_cases() -> Vec<Case> {
         }
     }
     support::sampled(smallest.into_values()).collect()
+}
+
+/// Every operand has to be there: kernels read as many elements as its type says.
+#[test]
+fn operands_without_elements_are_an_error() {
+    let simd = Simd::new().unwrap();
+    for case in smallest_cases() {
+        for without in 0..case.inputs.len() {
+            let mut inputs = case.operands().unwrap();
+            inputs[without] = Operand::of_type(inputs[without].ty());
+            let found = simd.run(&case.op, &inputs);
+            assert!(matches!(found, Err(Error::Length { found: 0, .. })), "{case}, operand {without}: {found:?}");
+        }
+    }
+    let (x, gamma) = ([1.0; 64], Operand::of_type(TensorType::f32(Shape::new(&[64]).unwrap())));
+    let (mut y, op) = ([0.0; 64], RmsNorm::new(1e-5).into());
+    let found = simd.update(&op, &[Operand::vector(&x), gamma], DataMut::F32(&mut y));
+    assert!(matches!(found, Err(Error::Parameter { .. })), "{found:?}");
+    let (rows, positions) = (Operand::f32(&x, &[1, 64]).unwrap(), Operand::of_type(position()));
+    let state = Operand::of_type(TensorType::f32(Shape::new(&[1, 64]).unwrap()));
+    let found = simd.update(&WriteRows.into(), &[state, rows, positions], DataMut::F32(&mut y));
+    assert!(matches!(found, Err(Error::Length { found: 0, .. })), "{found:?}");
+}
+
+fn position() -> TensorType {
+    TensorType::of(DType::U32, Shape::new(&[1]).unwrap()).unwrap()
 }
 
 fn buffers(case: &Case) -> Vec<(Buffer, Vec<usize>)> {

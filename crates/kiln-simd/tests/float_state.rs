@@ -7,9 +7,9 @@ mod support;
 
 use std::arch::asm;
 
-use kiln_ir::Buffer;
-use kiln_ir::op::all_cases;
 use kiln_ir::op::reference::Case;
+use kiln_ir::op::{WriteRows, all_cases};
+use kiln_ir::{Buffer, DType, Operand, QuantFormat, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// The register that holds the state.
@@ -133,6 +133,22 @@ fn products_and_rows_do_not_depend_on_the_state() {
     same_everywhere("softmax", |simd| simd.softmax(&a, k).unwrap());
     let wide = values(1 << 20);
     same_everywhere("wide softmax", |simd| simd.softmax(&wide, wide.len()).unwrap());
+}
+
+/// Rows that are converted to the type of the state.
+#[test]
+fn updates_do_not_depend_on_the_state() {
+    let x = values(64);
+    let rows = Operand::f32(&x, &[2, 32]).unwrap();
+    let positions = Operand::elements(&[1u32, 0], &[2]).unwrap();
+    for dtype in [DType::Bf16, DType::Blocks(QuantFormat::Q8_0)] {
+        let ty = TensorType::of(dtype, Shape::new(&[2, 32]).unwrap()).unwrap();
+        same_everywhere("write_rows", |simd| {
+            let mut state = Buffer::zeros(&ty).unwrap();
+            simd.update(&WriteRows.into(), &[Operand::of_type(ty), rows, positions], state.as_mut()).unwrap();
+            state.as_data().as_bytes().iter().map(|&byte| byte.into()).collect()
+        });
+    }
 }
 
 /// A few cases of the conformance suite for each operation.

@@ -11,7 +11,7 @@ export type Elements = Float32Array | Int32Array | Uint32Array | Uint16Array | I
  * A tensor in row-major order; a typed array alone is a vector. `dtype` is needed for what the array does not show: the format of
  * blocks, bf16 (a Uint16Array is f16 otherwise) and bool (a Uint8Array is u8 otherwise). The extents of blocks count elements.
  */
-export type TensorLike = Elements | { data: Elements; dims?: number[]; dtype?: DType | QuantFormat };
+export type TensorLike<T extends Elements = Elements> = T | { data: T; dims?: number[]; dtype?: DType | QuantFormat };
 
 export interface Tensor {
   data: Elements;
@@ -80,7 +80,7 @@ export class Engine {
   explain(operation: string, inputs: (number[] | { dims: number[]; dtype?: DType | QuantFormat })[], params?: object): Explanation;
   run(operation: string, inputs: TensorLike[], params?: object): Promise<Tensor[]>;
   /** Consecutive parts of these lengths, which must fill the dimension. */
-  split(x: TensorLike, params: { axis: number; lengths: number[] }): Promise<Float32Array[]>;
+  split<T extends Elements>(x: TensorLike<T>, params: { axis: number; lengths: number[] }): Promise<T[]>;
   /** The indices that `sort` gives. */
   argsort(x: TensorLike, params: { axis: number; descending?: boolean }): Promise<Uint32Array>;
   batch(): Batch;

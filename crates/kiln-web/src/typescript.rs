@@ -134,7 +134,9 @@ struct Types {
     /// Before and after the results.
     around: [&'static str; 2],
     /// By [`Elements`].
-    results: [&'static str; 4],
+    results: [&'static str; 5],
+    /// Of methods whose result has the type of the first operand: the parameter of their types, and the type of that operand.
+    generic: [&'static str; 2],
     /// Whether a reduction without an axis returns a number.
     numbers: bool,
 }
@@ -143,7 +145,8 @@ const OF_ENGINE: Types = Types {
     interface: "EngineOperations",
     operand: "TensorLike",
     around: ["Promise<", ">"],
-    results: ["Float32Array", "Uint32Array", "Uint8Array", "Elements"],
+    results: ["Float32Array", "Uint32Array", "Uint8Array", "T", "Elements"],
+    generic: ["<T extends Elements>", "TensorLike<T>"],
     numbers: true,
 };
 
@@ -151,7 +154,8 @@ const OF_BATCHES: Types = Types {
     interface: "BatchOperations",
     operand: "BatchTensor",
     around: ["", ""],
-    results: ["BatchTensor"; 4],
+    results: ["BatchTensor"; 5],
+    generic: ["", "BatchTensor"],
     numbers: false,
 };
 
@@ -176,14 +180,15 @@ const fn method<const N: usize>(mut text: Text<N>, signature: &Signature, types:
         text = text.and("  ").and(signature.name).and("(x: ").and(types.operand).and("): Promise<number>;\n");
         params = &[Field { name: "axis", form: Form::Number, optional: false }];
     }
-    text = text.and("  ").and(signature.name).and("(");
+    let [parameter, first] = if has_type_of_first(signature) { types.generic } else { ["", types.operand] };
+    text = text.and("  ").and(signature.name).and(parameter).and("(");
     if signature.variadic {
-        text = text.and("...given: [...").and(types.operand).and("[], { ");
+        text = text.and("...given: [...").and(first).and("[], { ");
         text = members(text, params, Some(types.operand)).and(" }]");
     } else {
         let mut i = 0;
         while i < signature.operands.len() {
-            text = text.and(signature.operands[i]).and(": ").and(types.operand).and(", ");
+            text = text.and(signature.operands[i]).and(": ").and(if i == 0 { first } else { types.operand }).and(", ");
             i += 1;
         }
         text = text.and(if has_required(params) { "params: { " } else { "params?: { " });
@@ -198,11 +203,24 @@ const fn method<const N: usize>(mut text: Text<N>, signature: &Signature, types:
             Elements::F32 => types.results[0],
             Elements::U32 => types.results[1],
             Elements::Bytes => types.results[2],
-            Elements::Any => types.results[3],
+            Elements::First => types.results[3],
+            Elements::Any => types.results[4],
         });
         i += 1;
     }
     text.and(if results.len() > 1 { "]" } else { "" }).and(after).and(";\n")
+}
+
+/// Whether a result has the type of the first operand.
+const fn has_type_of_first(signature: &Signature) -> bool {
+    let (results, mut i) = (signature.results, 0);
+    while i < results.len() {
+        if matches!(results[i], Elements::First) {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 
 /// Whether a parameter must not be left out.

@@ -13,6 +13,10 @@ export async function use(kept: string | undefined): Promise<string> {
   const columns: Float32Array = await engine.sum(a, { axis: 0 });
   const greatest: Uint32Array = await engine.argmax(a, { axis: 1 });
   const [values, places]: [Float32Array, Uint32Array] = await engine.top_k(a, { k: 2 });
+  const row: Float32Array = await engine.slice(a, { axis: 0, start: 0, end: 1 });
+  const twice: Uint32Array = await engine.concat(greatest, await engine.reshape(greatest, { shape: [2] }), { axis: 0 });
+  // @ts-expect-error parts have the type of the whole
+  const parts: Float32Array[] = await engine.split(twice, { axis: 0, lengths: [row.length, 2] });
   const order: Uint32Array = await engine.argsort(a, { axis: 1, descending: true });
   const blocks: Uint8Array = await engine.quantize({ data: new Float32Array(256), dims: [1, 256] }, { format: "q4_K" });
   await engine.dequantize({ data: blocks, dims: [1, 256], dtype: "q4_K" }, { format: "q4_K" });
@@ -57,7 +61,7 @@ export async function use(kept: string | undefined): Promise<string> {
     await engine.exp("text" as never);
   } catch (error) {
     const { code } = error as KilnError;
-    if (code === "out-of-memory") return `${total} ${greatest} ${values} ${places} ${order}`;
+    if (code === "out-of-memory") return `${total} ${parts} ${greatest} ${values} ${places} ${order}`;
     // @ts-expect-error no error has this code
     if (code === "bad-luck") return "";
   }

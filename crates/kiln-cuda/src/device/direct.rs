@@ -63,7 +63,8 @@ impl Direct {
         let blocks_each = self.operands + 1;
         let bytes = out.len() * blocks_each;
         let parts = out.len().div_ceil(PART);
-        let mut blocks = device.inner.staging.take(blocks_each * parts.min(SLOTS))?.into_iter();
+        let count = blocks_each * parts.min(SLOTS);
+        let mut blocks = device.inner.staging.take(count, count)?.into_iter();
         let slot = |_| Slot::new(blocks.by_ref().take(blocks_each).collect());
         let slots: Vec<Slot> = (0..parts.min(SLOTS)).map(slot).collect();
         let mut emptied = out.chunks_mut(PART).enumerate();

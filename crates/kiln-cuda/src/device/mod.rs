@@ -95,8 +95,9 @@ impl Driver for CudaDevice {
     }
 
     fn allocate(&self, bytes: u64) -> Result<DeviceMemory> {
+        let memory = DeviceMemory::new(&self.inner.context, bytes)?;
         self.inner.shared.counters.storage_buffers.add(1);
-        DeviceMemory::new(&self.inner.context, bytes)
+        Ok(memory)
     }
 
     fn trim_staging(&self) {

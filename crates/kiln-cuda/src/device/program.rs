@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kiln_device::{Bindings, KernelTime, Profile};
-use kiln_ir::Result;
+use kiln_ir::{Error, Result};
 use kiln_ptx::Launch;
 
 use super::groups;
@@ -28,6 +28,8 @@ pub struct Program {
     marks: Vec<Event>,
     /// The launches as a graph, captured when they run again.
     graph: Option<CapturedGraph>,
+    /// Whether running again captures a graph.
+    captures: bool,
     has_run: bool,
 }
 
@@ -57,7 +59,8 @@ impl Program {
         }
         let marks = if device.inner.profiling { 2 * steps.len() } else { 0 };
         let marks = (0..marks).map(|_| Event::new(&device.inner.context, true)).collect::<Result<_>>()?;
-        Ok(Self { device: device.clone(), steps, marks, graph: None, has_run: false })
+        let captures = steps.len() >= CAPTURED && marks.is_empty();
+        Ok(Self { device: device.clone(), steps, marks, graph: None, captures, has_run: false })
     }
 
     /// Sets the fault words to all ones and submits the program once.
@@ -111,16 +114,19 @@ impl Program {
         self.device.inner.shared.counters.submitted(1, self.steps.len());
     }
 
-    /// The graph of a program that runs again; `None` for one that runs launch by launch.
+    /// The graph of a program that runs again; `None` for one that runs launch by launch, as where there is no memory for a graph.
     fn graph(&mut self) -> Result<Option<&mut CapturedGraph>> {
-        if self.graph.is_none() && self.has_run && self.steps.len() >= CAPTURED && self.marks.is_empty() {
+        if self.graph.is_none() && self.has_run && self.captures {
             let steps = &self.steps;
             let graph = CapturedGraph::new(&self.device.inner.context, |capture| {
                 steps
                     .iter()
                     .try_for_each(|step| capture.launch(&step.function, &step.launch, &step.spans()?, step.begins))
-            })?;
-            self.graph = Some(graph);
+            });
+            match graph {
+                Err(Error::OutOfMemory { .. }) => self.captures = false,
+                graph => self.graph = Some(graph?),
+            }
         }
         Ok(self.graph.as_mut())
     }

@@ -65,13 +65,13 @@ impl Staging {
         Ok(block)
     }
 
-    /// Takes this many idle blocks. They belong to the caller until they are put back.
+    /// Takes this many idle blocks; new ones while there are fewer than `most`. They belong to the caller until they are put back.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`].
-    pub(crate) fn take(&self, count: usize) -> Result<Vec<Block>> {
+    pub(crate) fn take(&self, count: usize, most: usize) -> Result<Vec<Block>> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..count).map(|taken| self.block(&mut blocks, taken, count)).collect()
+        (0..count).map(|taken| self.block(&mut blocks, taken, most.max(count))).collect()
     }
 
     /// Puts idle blocks back.
@@ -145,7 +145,8 @@ impl Staging {
     /// # Errors
     /// The errors of [`Staging::upload`].
     pub(crate) fn begin_download(&self, reads: &[(Region, u64)]) -> Result<Vec<Block>> {
-        let blocks = self.take(reads.len())?;
+        // As many as there may be: those of uploads before are busy until the work before them is done.
+        let blocks = self.take(reads.len(), BLOCKS)?;
         for (block, (from, bytes)) in blocks.iter().zip(reads) {
             block.memory.fetch(&span(from, 0, *bytes)?)?;
             block.done.record()?;

@@ -41,7 +41,7 @@ const NON_BLOCKING: u32 = 1;
 
 /// Errors after which nothing in a context works any more: faults of kernels, of the hardware and of the driver.
 fn is_lasting(code: Code) -> bool {
-    matches!(code, 4 | 46 | 201 | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 999)
+    matches!(code, 4 | 46 | 201 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 | 999)
 }
 
 /// Locked for writing while a group submits to its devices.
@@ -208,6 +208,12 @@ impl Context {
     pub(crate) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream exists as long as `self` lives.
         self.run("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) })
+    }
+
+    /// Waits until the device uses no memory any more, also if it was declared lost ([`Context::abandon`]): work goes on there.
+    pub(super) fn drain(&self) {
+        // SAFETY: the stream exists as long as `self` lives.
+        self.give_back("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) });
     }
 
     /// The bus address of the device: `0000:1b:00.0`.

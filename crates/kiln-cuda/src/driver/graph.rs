@@ -54,7 +54,7 @@ impl CapturedGraph {
     /// Captures the launches of `record`.
     ///
     /// # Errors
-    /// The errors of `record`; [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
+    /// The errors of `record`; [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub(crate) fn new(context: &Arc<Context>, record: impl FnOnce(&Capture<'_>) -> Result<()>) -> Result<Self> {
         const NON_BLOCKING: u32 = 1;
         let mut stream = std::ptr::null_mut();

@@ -116,8 +116,8 @@ impl Drop for Mapping {
         let context = &self.context;
         if self.is_mapped {
             for user in &self.users {
-                // A device may still access it. On a lost device nothing runs any more.
-                let _ = user.synchronize();
+                // A device may still access it.
+                user.drain();
             }
             // SAFETY: it was mapped as a whole and is unmapped once; no device accesses it, as was waited for.
             context.give_back("unmapping memory", |call| unsafe { (call.cuMemUnmap)(self.address, self.bytes) });

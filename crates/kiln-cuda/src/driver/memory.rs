@@ -42,7 +42,7 @@ pub(crate) struct Span<'a> {
 }
 
 impl DeviceMemory {
-    /// Allocates this many bytes, at least one.
+    /// Allocates this many bytes, more than none.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
@@ -227,8 +227,8 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // The device may still access it. On a lost device nothing runs any more.
-        let _ = self.context.synchronize();
+        // The device may still access it.
+        self.context.drain();
         // SAFETY: the address came from the driver and is freed once.
         self.context.give_back("giving memory of the host back", |call| unsafe {
             (call.cuMemFreeHost)(self.pointer.as_ptr().cast())

@@ -117,7 +117,7 @@ macro_rules! operations {
 
             /// Selects rows of a table by index (index_select, the lookup of embeddings).
             gather {
-                group: Rows, tensors: (table, indices), params: (), op: Gather, results: (F32),
+                group: Rows, tensors: (table, indices), params: (), op: Gather, results: (Any),
                 into: gather_into, slices: (table: &[f32], columns: usize, indices: &[u32]),
                 operands: [rows("gather", table, columns)?, Operand::elements(indices, &[indices.len()])?],
                 errors: "[`Error::Shape`] when the table is not rows of `columns` elements, [`Error::Index`] for the \
@@ -219,7 +219,7 @@ macro_rules! operations {
 
             /// Permutes the dimensions of `x`: dimension `d` of the result is dimension `axes[d]` of `x`.
             permute {
-                group: Shapes, tensors: (x), params: (axes: &[usize]), op: Permute::new(axes)?, results: (F32),
+                group: Shapes, tensors: (x), params: (axes: &[usize]), op: Permute::new(axes)?, results: (First),
                 into: permute_into, slices: (x: &[f32], dims: &[usize], axes: &[usize]), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Parameter`] when `axes` is not a \
                          permutation, [`Error::Shape`] when it is one of another number of dimensions.",
@@ -229,7 +229,7 @@ macro_rules! operations {
             /// dimension does.
             slice {
                 group: Shapes, note: "with step", tensors: (x), params: (axis: usize, range: Range<usize>, step: usize = 1),
-                op: Slice::along(axis, range, step)?, results: (F32),
+                op: Slice::along(axis, range, step)?, results: (First),
                 into: slice_into, slices: (x: &[f32], dims: &[usize], axis: usize, range: Range<usize>, step: usize),
                 operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Parameter`] for a step of zero, \
@@ -238,7 +238,7 @@ macro_rules! operations {
 
             /// A part of `x`, cut along several dimensions.
             slice_with {
-                group: Shapes, named: _, tensors: (x), params: (op: Slice), op: op, results: (F32),
+                group: Shapes, named: _, tensors: (x), params: (op: Slice), op: op, results: (First),
                 into: slice_with_into, slices: (x: &[f32], dims: &[usize], op: Slice), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension \
                          or a range is not inside of it.",
@@ -246,7 +246,7 @@ macro_rules! operations {
 
             /// Concatenates tensors along dimension `axis`. On slices each is given by its elements and its extents.
             concat {
-                group: Shapes, note: "`split` takes apart", tensors: [parts], params: (axis: usize), op: Concat { axis }, results: (F32),
+                group: Shapes, note: "`split` takes apart", tensors: [parts], params: (axis: usize), op: Concat { axis }, results: (First),
                 into: concat_into, slices: (parts: &[(&[f32], &[usize])], axis: usize), operands: operands(parts)?,
                 errors: "[`Error::Length`] when elements do not fill their extents, [`Error::Arity`] for no operands or more than \
                          [`Concat::MOST`], [`Error::View`] when there is no such dimension, [`Error::Shape`] when extents differ \
@@ -256,7 +256,7 @@ macro_rules! operations {
             /// `x` repeated to fill a shape: from the last dimension on, extents are equal or that of `x` is 1, and missing
             /// leading dimensions count as 1.
             broadcast_to {
-                group: Shapes, tensors: (x), params: (shape: &[usize]), op: BroadcastTo::new(shape)?, results: (F32),
+                group: Shapes, tensors: (x), params: (shape: &[usize]), op: BroadcastTo::new(shape)?, results: (First),
                 into: broadcast_to_into, slices: (x: &[f32], dims: &[usize], shape: &[usize]), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when these do not broadcast to \
                          `shape`.",
@@ -265,7 +265,7 @@ macro_rules! operations {
             /// `x` with a value added around it: `(before, after)` entries along each dimension, outermost first.
             pad {
                 group: Shapes, tensors: (x), params: (widths: &[(usize, usize)], value: f32 = 0.0), op: Pad::new(widths, value)?,
-                results: (F32),
+                results: (First),
                 into: pad_into, slices: (x: &[f32], dims: &[usize], widths: &[(usize, usize)], value: f32),
                 operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] or [`Error::Shape`] for more \
@@ -276,7 +276,7 @@ macro_rules! operations {
             /// memory.
             reshape {
                 group: Shapes, note: "free in graphs", tensors: (x), params: (shape: &[usize]), op: Reshape::to(shape)?,
-                results: (F32),
+                results: (First),
                 into: reshape_into, slices: (x: &[f32], dims: &[usize], shape: &[usize]), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when `shape` has another \
                          number of elements.",
@@ -285,7 +285,7 @@ macro_rules! operations {
             /// `x` without dimension `axis`, whose extent is 1.
             squeeze {
                 group: Shapes, note: "free in graphs", tensors: (x), params: (axis: usize), op: Reshape::Squeeze(axis),
-                results: (F32),
+                results: (First),
                 into: squeeze_into, slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such \
                          dimension, [`Error::Shape`] when it has another extent.",
@@ -294,7 +294,7 @@ macro_rules! operations {
             /// `x` with a new dimension of extent 1 at position `axis`.
             unsqueeze {
                 group: Shapes, note: "free in graphs", tensors: (x), params: (axis: usize), op: Reshape::Unsqueeze(axis),
-                results: (F32),
+                results: (First),
                 into: unsqueeze_into, slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when it cannot be put there.",
             }

@@ -77,7 +77,9 @@ pub enum Elements {
     U32,
     /// Booleans, or the bytes of quantised blocks.
     Bytes,
-    /// The type of an operand or parameter.
+    /// The type of the first operand.
+    First,
+    /// That which an operand or parameter decides otherwise.
     Any,
 }
 

@@ -44,10 +44,24 @@ impl std::ops::Deref for Types {
 /// Checks the operands and outputs of a call, as a backend does before it runs the kernel.
 ///
 /// # Errors
-/// The errors of [`Op::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
+/// The errors of [`Op::infer`] for the inputs; [`Error::Length`] for one without its elements, but the first of an operation that
+/// updates; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
 #[inline]
 pub fn check(op: &Op, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
-    with_types(inputs, |types| check_outputs(op.name(), &op.infer(types)?, outputs))
+    with_types(inputs, |types| check_outputs(op.name(), &op.infer(types)?, outputs))?;
+    check_elements(op, inputs.get(usize::from(op.updates())..).unwrap_or(&[]))
+}
+
+/// Whether operands have their elements: [`Operand::of_type`] makes some without.
+#[inline]
+fn check_elements(op: &Op, inputs: &[Operand<'_>]) -> Result<()> {
+    match inputs.iter().find(|input| !input.has_elements()) {
+        None => Ok(()),
+        Some(without) => {
+            let expected = without.shape().numel();
+            Err(Error::Length { op: op.name(), operand: "input", expected, found: 0 })
+        }
+    }
 }
 
 /// Calls `see` with the types of the operands. Copies only the types that exist, which keeps short calls fast.
@@ -88,11 +102,12 @@ impl Call<'_> {
     /// Calls `run` with the operation on these operands.
     ///
     /// # Errors
-    /// The errors of [`Op::infer`], and those of `run`.
+    /// The errors of [`Op::infer`], [`Error::Length`] for an operand without its elements, and the errors of `run`.
     #[inline]
     pub fn with<R>(op: &Op, inputs: &[Operand<'_>], run: impl FnOnce(&Call<'_>) -> Result<R>) -> Result<R> {
         with_types(inputs, |types| {
             let outputs = op.infer(types)?;
+            check_elements(op, inputs)?;
             run(&Call { op, inputs, types, outputs: &outputs })
         })
     }
@@ -136,10 +151,11 @@ impl<'a> OwnedCall<'a> {
     /// Checks an operation on these operands.
     ///
     /// # Errors
-    /// The errors of [`Op::infer`].
+    /// The errors of [`Op::infer`]; [`Error::Length`] for an operand without its elements.
     pub fn new(op: &'a Op, inputs: &'a [Operand<'a>]) -> Result<Self> {
         let types = types_of(inputs);
         let outputs = op.infer(&types)?;
+        check_elements(op, inputs)?;
         Ok(Self { op, inputs, types, outputs })
     }
 

@@ -154,6 +154,14 @@ impl Operation for MatmulByExpert {
         }
     }
 
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        let k = inputs[1].shape.columns();
+        match inputs[1].dtype {
+            DType::Blocks(format) => super::quant::product_worst(k / format.block_len()),
+            _ => super::matmul::product_worst(k),
+        }
+    }
+
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
         use super::reference::Expected;

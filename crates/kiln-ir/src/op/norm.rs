@@ -191,6 +191,15 @@ impl Operation for RmsNorm {
             let x = Input::f32(random.uniforms(2 * 77, lo, hi), &[2, 77]);
             cases.push(Case::new(Self::new(0.0), vec![x, Input::f32(vec![1.0; 77], &[77])]));
         }
+        // The factors of an element, the scale and gamma, are subnormal numbers or infinities as a product. Zeros stay zeros.
+        for (x, gamma) in [(1e15, 1e-25), (1e-12, 1e27)] {
+            let mut gammas = random.uniforms(77, gamma, 2.0 * gamma);
+            gammas[5] = 0.0;
+            let x = Input::f32(random.uniforms(2 * 77, x, 2.0 * x), &[2, 77]);
+            cases.push(Case::new(Self::new(0.0), vec![x, Input::f32(gammas, &[77])]));
+        }
+        let gamma = Input::f32(vec![1e27; 77], &[77]);
+        cases.push(Case::new(Self::new(1e-30), vec![Input::f32(vec![0.0; 77], &[1, 77]), gamma]));
         // Scaled by the largest number, the others become subnormal and then larger again: rounding twice would give an
         // error of one step times gamma.
         let mut beside = random.uniforms(70, -1e-5, 1e-5);

@@ -198,6 +198,10 @@ impl Operation for QuantMatmul {
         product_bound(inputs[1].shape.columns() / self.format.block_len())
     }
 
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        product_worst(inputs[1].shape.columns() / self.format.block_len())
+    }
+
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
         let (x, blocks) = (inputs[0].data().f32(), inputs[1].data().blocks());
@@ -307,7 +311,15 @@ impl Operation for QuantMatmul {
 /// the observed error grows with the square root of their number.
 pub(super) fn product_bound(blocks: usize) -> Bound {
     let blocks = blocks as f64;
-    Bound::Magnitude(266.0 + blocks.min(2.0 * blocks.sqrt()).ceil())
+    Bound::Magnitude(OF_A_BLOCK + blocks.min(2.0 * blocks.sqrt()).ceil())
+}
+
+/// The units of [`product_bound`] that do not depend on the number of blocks.
+const OF_A_BLOCK: f64 = 266.0;
+
+/// The same if all roundings have one direction.
+pub(super) fn product_worst(blocks: usize) -> Bound {
+    Bound::Magnitude(OF_A_BLOCK + blocks as f64)
 }
 
 /// Blocks whose integers and scale codes are all of the largest magnitude.

@@ -150,7 +150,8 @@ impl Unfold {
             let (p, plane) = (rest % kh, rest / kh);
             // Rows and columns before the image wrap around to unsigned numbers beyond all of its extents.
             let (row, column) = (k.mad(p, dh, i * sh - top), k.mad(r, dw, j * sw - left));
-            let pixels = x.index_wide(k.mul_wide(plane, h * w)).index_wide(k.mul_wide(row, w));
+            let image = k.cvt_u64(plane) * k.mul_wide(h, w);
+            let pixels = x.index_wide(image).index_wide(k.mul_wide(row, w));
             let inside = k.and(k.lt(row, h), k.lt(column, w));
             k.st(out.index(at), k.ld_if(inside, pixels.index(column), 0.0));
         });

@@ -80,7 +80,7 @@ impl Cumsum {
         let (block, thread) = (k.ctaid_x(), k.tid_x());
         let (row, number) = (block / parts, block % parts);
         let start = number * part;
-        let end = k.min(start + part, n);
+        let end = start + k.min(part, n - start);
         let first = k.mul_wide(row, n);
         let x = x.index_wide(first);
         let carried = k.variable::<T>(zero);

@@ -1,8 +1,8 @@
 //! Normalisation of rows of any length: layer norm and RMS norm.
 //!
 //! `(xᵢ - μ) / √(σ² + eps) γᵢ + βᵢ`, or `xᵢ / √(Σ xⱼ² / n + eps) γᵢ`. Sums and root are taken in f64: squares of f32 are exact
-//! there and neither overflow nor vanish. The result is computed in f32, with the mean in two parts, unless the scale is so great
-//! or so small that something could leave the range. Rows that fit the registers of a team are read once; longer ones twice, in
+//! there and neither overflow nor vanish. The result is computed in f32, with the mean in two parts, unless the scale, or gamma of RMS
+//! norm, is so great or so small that something could leave the range. Rows that fit the registers of a team are read once; longer ones twice, in
 //! parts.
 //!
 //! The sums are those of differences `d = xᵢ - x₀` and of their squares, `n σ² = Σ d² - (Σ d)² / n` (Chan, Golub and LeVeque 1983). Because x₀ is of the row, `(x₀ - μ)² <= n σ²`: an offset of the row costs nothing, and what cancels is at most n
@@ -39,6 +39,9 @@ const CENTRED_CLUSTERS: [Hold; 3] = [
 ];
 /// Scales for which f32 represents the result: the squares, the mean and its lower part stay in range.
 const ORDINARY: [f64; 2] = [1.0 / (1u64 << 60) as f64, (1u64 << 60) as f64];
+
+/// Bits of the least and the greatest gamma whose products with these scales are normal numbers: 2⁻⁶⁶ and 2⁶⁶.
+const PLAIN: [u32; 2] = [(127 - 66) << 23, (127 + 66) << 23];
 
 /// Layer norm or RMS norm, for rows whose length lies in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,6 +126,11 @@ impl Norm {
         // Computed once for many rows, else when registers are free.
         let part_of_all = share.stays().then(|| row.part());
         let absent = if self.centred { Absent::First } else { Absent::Number(0.0) };
+        // Of RMS norm, for all columns of the thread if their gammas are kept.
+        let plain = match &gamma {
+            Some(kept) if !self.centred => are_plain(k, kept),
+            _ => None,
+        };
         share.each(buffers.x, absent, |held| {
             // Sums, and sums of squares, of the differences between a row's elements and its first element, in two
             // chains each. Missing elements add nothing.
@@ -155,22 +163,31 @@ impl Norm {
                 None => row.scaled(part, None, sums[at]),
             };
             let scaled: Vec<_> = (0..rows).map(scaled).collect();
-            let write = |result: Formula<'k>| {
-                let of_group = |kept: &Option<Vec<F32<'k>>>, vector, group: Range<usize>| match kept {
-                    Some(kept) => kept[group].to_vec(),
-                    None => share.of_columns(vector, group),
-                };
-                for group in share.groups() {
-                    let gamma = of_group(&gamma, buffers.gamma, group.clone());
-                    let beta = buffers.beta.map(|vector| of_group(&beta, vector, group.clone()));
-                    for (at, scaled) in scaled.iter().enumerate() {
-                        let elements = held.elements[at][group.clone()].iter().enumerate();
-                        let y = elements.map(|(e, &x)| result(scaled, x, gamma[e], beta.as_ref().map(|beta| beta[e])));
-                        share.store(buffers.out, &held, at, group.clone(), y);
-                    }
+            let ordinary = scaled.iter().map(|row| row.ordinary).chain(plain).collect();
+            let Some(ordinary) = team::tree(ordinary, |a, b| k.and(a, b)) else { return };
+            let of_group = |kept: &Option<Vec<F32<'k>>>, vector, group: Range<usize>| match kept {
+                Some(kept) => kept[group].to_vec(),
+                None => share.of_columns(vector, group),
+            };
+            let factors = |group: &Range<usize>| {
+                let beta = buffers.beta.map(|vector| of_group(&beta, vector, group.clone()));
+                (of_group(&gamma, buffers.gamma, group.clone()), beta)
+            };
+            let write = |result: Formula<'k>, group: Range<usize>, (gamma, beta): &Factors<'k>| {
+                for (at, scaled) in scaled.iter().enumerate() {
+                    let elements = held.elements[at][group.clone()].iter().enumerate();
+                    let y = elements.map(|(e, &x)| result(scaled, x, gamma[e], beta.as_ref().map(|beta| beta[e])));
+                    share.store(buffers.out, &held, at, group.clone(), y);
                 }
             };
-            if let Some(ordinary) = team::tree(scaled.iter().map(|row| row.ordinary).collect(), |a, b| k.and(a, b)) {
+            let write_all = |result| share.groups().for_each(|group| write(result, group.clone(), &factors(&group)));
+            if self.centred || plain.is_some() {
+                return k.if_else(ordinary, || write_all(Scaled::quick), || write_all(Scaled::exact));
+            }
+            for group in share.groups() {
+                let factors = factors(&group);
+                let ordinary = are_plain(k, &factors.0).map_or(ordinary, |plain| k.and(ordinary, plain));
+                let write = |result| write(result, group.clone(), &factors);
                 k.if_else(ordinary, || write(Scaled::quick), || write(Scaled::exact));
             }
         });
@@ -234,24 +251,40 @@ impl Norm {
             }
         };
         let [x, out] = [buffers.x, buffers.out].map(|matrix| part.of_matrix(matrix));
-        let [gamma, beta] = [Some(buffers.gamma), buffers.beta].map(|vector| vector.map(|at| part.of_vector(at)));
-        let write = |result: Formula<'k>| {
-            part.stream(x, |elements| {
-                for element in elements {
-                    let of_column =
-                        |at: Pointer<'k, Global, f32>| k.ld_if(element.there, at.index(element.column), 0.0);
-                    let factor = gamma.map_or(k.constant(1.0), of_column);
-                    let y = result(&scaled, element.x, factor, beta.map(of_column));
+        let (gamma, beta) = (part.of_vector(buffers.gamma), buffers.beta.map(|at| part.of_vector(at)));
+        part.stream(x, |elements| {
+            let of_column = |at: Pointer<'k, Global, f32>, element: &Element<'k>| {
+                k.ld_if(element.there, at.index(element.column), 0.0)
+            };
+            let of_columns = |at| elements.iter().map(|element| of_column(at, element)).collect::<Vec<_>>();
+            let (gamma, beta) = (of_columns(gamma), beta.map(of_columns));
+            let write = |result: Formula<'k>| {
+                for (e, element) in elements.iter().enumerate() {
+                    let y = result(&scaled, element.x, gamma[e], beta.as_ref().map(|beta| beta[e]));
                     k.st_if(element.there, out.index(element.column), y);
                 }
-            });
-        };
-        k.if_else(scaled.ordinary, || write(Scaled::quick), || write(Scaled::exact));
+            };
+            let plain = if self.centred { None } else { are_plain(k, &gamma) };
+            let ordinary = plain.map_or(scaled.ordinary, |plain| k.and(scaled.ordinary, plain));
+            k.if_else(ordinary, || write(Scaled::quick), || write(Scaled::exact));
+        });
     }
+}
+
+/// Whether the products of these gammas with every ordinary scale are normal numbers, or 0 for 0.
+fn are_plain<'k>(k: &'k Builder, gammas: &[F32<'k>]) -> Option<Value<'k, bool>> {
+    let magnitudes: Vec<_> = gammas.iter().map(|&gamma| k.bits_u32(gamma) & 0x7fff_ffffu32).collect();
+    // Less 1, so that 0 is not the least.
+    let least = team::tree(magnitudes.iter().map(|&magnitude| magnitude - 1u32).collect(), |a, b| k.min(a, b))?;
+    let greatest = team::tree(magnitudes, |a, b| k.max(a, b))?;
+    Some(k.and(k.ge(least, PLAIN[0] - 1), k.le(greatest, PLAIN[1])))
 }
 
 /// The result for an element, from its gamma and beta.
 type Formula<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
+
+/// Elements of gamma and beta.
+type Factors<'k> = (Vec<F32<'k>>, Option<Vec<F32<'k>>>);
 
 struct Buffers<'k> {
     x: Pointer<'k, Global, f32>,

@@ -5,6 +5,7 @@ use kiln_ir::op::{Bound, Pool2d, PoolExtents, Pooling};
 
 use super::math::maximum;
 use super::window::{BLOCK, launch, words};
+use crate::kernel::extent;
 use crate::{Builder, Kernel, Launch, PtxKernel, Target};
 
 /// The greatest element or the mean of each window that lies inside of an image.
@@ -23,11 +24,12 @@ impl Pool {
     /// The launch of an operation on images of these extents. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows or columns.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results, 2³⁰ rows or columns, or 2³² - 1 elements of a window.
     pub fn launch(&self, op: &Pool2d, extents: &PoolExtents) -> Result<Launch> {
         let PoolExtents { planes, h, w, out_h, out_w } = *extents;
         let ((kh, kw), (sh, sw)) = (op.window, op.stride);
         let results = planes.saturating_mul(out_h).saturating_mul(out_w);
+        extent("elements of a window", kh.saturating_mul(kw), u32::MAX.into())?;
         // A stride beyond the image is applied once, from 0.
         let words = words("rows or columns", &[h, w, out_h, out_w, kh, kw, sh.min(h.max(1)), sw.min(w.max(1))])?;
         launch(2, results, words)

@@ -11,7 +11,7 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Maximum extents, so that the end of the last block fits 32 bits.
+/// Maximum extents, so that the number of each warp fits 32 bits.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 /// Elements that a lane rounds at once.
@@ -87,8 +87,8 @@ impl WriteRows {
         let report = k.buffer::<u64>("report");
         let [sharing, n, s, units, all, count] =
             ["sharing", "n", "s", "units", "all", "count"].map(|name| k.parameter::<u32>(name));
-        let thread = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
-        let (number, lane) = (thread / WARP, thread & (WARP - 1));
+        let number = k.mad(k.ctaid_x(), BLOCK / WARP, k.tid_x() / WARP);
+        let lane = k.tid_x() & (WARP - 1);
         let is_row = k.lt(number, count);
         let row = k.selp(number, 0u32, is_row);
         let matrix = row / s;

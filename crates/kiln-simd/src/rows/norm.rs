@@ -112,7 +112,53 @@ unsafe fn part_sums<V: Vector, const N: usize>(
 #[derive(Clone, Copy)]
 enum Norm<'a> {
     Layer { gamma: &'a [f32], beta: &'a [f32] },
-    Rms { gamma: &'a [f32] },
+    Rms { gamma: &'a [f32], range: Magnitudes },
+}
+
+/// The least magnitude but zero and the greatest of some numbers; infinity and 0 if there are none.
+#[derive(Clone, Copy)]
+struct Magnitudes {
+    least: f32,
+    greatest: f32,
+}
+
+impl Magnitudes {
+    fn of(simd: &Simd, x: &[f32]) -> Self {
+        // SAFETY: a `Simd` exists only for an available instruction set.
+        unsafe { dispatch(simd.isa(), FindMagnitudes(x)) }
+    }
+
+    /// Whether the products with a scale are normal numbers, or 0 for 0.
+    #[inline(always)]
+    fn are_normal_times(self, scale: f32) -> bool {
+        self.least * scale >= f32::MIN_POSITIVE && self.greatest * scale <= f32::MAX
+    }
+}
+
+/// [`Magnitudes`] of a slice.
+struct FindMagnitudes<'a>(&'a [f32]);
+
+impl Kernel for FindMagnitudes<'_> {
+    type Output = Magnitudes;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> Magnitudes {
+        let (p, n) = (self.0.as_ptr(), self.0.len());
+        // SAFETY: every access is inside n; the caller's contract.
+        unsafe {
+            let (zero, none) = (V::splat(0.0), V::splat(f32::INFINITY));
+            let (mut least, mut greatest) = (none, zero);
+            let mut at = 0;
+            while at < n {
+                let left = V::LANES.min(n - at);
+                let x = if left == V::LANES { V::load(p.add(at)) } else { V::load_first(p.add(at), left) }.abs();
+                least = least.lesser(V::select(x.eq(zero), none, x));
+                greatest = greatest.greater(x);
+                at += left;
+            }
+            Magnitudes { least: least.across(V::lesser), greatest: greatest.across(V::greater) }
+        }
+    }
 }
 
 /// The shift of a row's elements (first by `center`, then, after scaling, by `shift`), and their scale.
@@ -148,14 +194,15 @@ impl Moments {
         (!fine).then_some(next)
     }
 
-    /// The transform of a row, and whether it is reliable: the row is certainly not constant, and its squares have
-    /// neither overflowed nor underflowed.
+    /// The transform of a row, and whether it is reliable: the row is certainly not constant, its squares have
+    /// neither overflowed nor underflowed, nor do the products of its scale and gamma.
     #[inline(always)]
     fn transform(self, norm: Norm<'_>, eps: f64) -> (Transform, bool) {
         let holds = |square: f64| (VANISHING..f64::INFINITY).contains(&square);
-        if let Norm::Rms { .. } = norm {
+        if let Norm::Rms { range, .. } = norm {
             let square = self.square + eps;
-            return (Transform { center: 0.0, scale: (1.0 / square.sqrt()) as f32, shift: 0.0 }, holds(square));
+            let scale = (1.0 / square.sqrt()) as f32;
+            return (Transform { center: 0.0, scale, shift: 0.0 }, holds(square) && range.are_normal_times(scale));
         }
         let variance = self.square - self.difference * self.difference;
         // Not `max`, which would turn NaN into 0.
@@ -254,7 +301,7 @@ impl Norm<'_> {
                         value(first(x), first(gamma), first(beta)).store_first(out.add(i), left);
                     }
                 }
-                Self::Rms { gamma } => {
+                Self::Rms { gamma, .. } => {
                     let gamma = gamma.as_ptr();
                     // Multiplies the factors first: if the element were scaled first, a small one would be rounded
                     // twice.
@@ -274,7 +321,8 @@ impl Norm<'_> {
         }
     }
 
-    /// A row that may be constant, or whose squares overflow or underflow: scaled by a power of two, which is exact.
+    /// A row that may be constant, or whose squares, or the factors of whose elements, overflow or underflow: scaled by a power of
+    /// two, which is exact.
     ///
     /// # Safety
     /// The conditions of [`Norm::apply`] hold.
@@ -284,7 +332,7 @@ impl Norm<'_> {
         unsafe {
             let row = std::slice::from_raw_parts(x, n);
             let greatest = greatest_magnitude::<V>(row);
-            if !greatest.is_finite() || greatest == 0.0 {
+            if !greatest.is_finite() {
                 return self.apply::<V>(x, out, n, t);
             }
             if matches!(self, Self::Layer { .. }) && row.iter().all(|&v| v == row[0]) {
@@ -292,18 +340,18 @@ impl Norm<'_> {
                 let t = Transform { center: row[0], scale: (1.0 / eps.sqrt()) as f32, shift: 0.0 };
                 return self.apply::<V>(x, out, n, t);
             }
-            let factor = factor_to_one(greatest);
+            let factor = if greatest == 0.0 { 1.0 } else { factor_to_one(greatest) };
             // Not in a closure, which would be compiled without the features of the instruction set.
             let mut memory = Workspace::take(n);
             let scaled = std::slice::from_raw_parts_mut(memory.as_mut_ptr(), n);
             scaled.iter_mut().zip(row).for_each(|(s, v)| *s = v * factor);
             let eps = eps * f64::from(factor) * f64::from(factor);
-            let (t, _) = self.measure::<V>(scaled.as_ptr(), n).transform(self, eps);
-            let Self::Rms { gamma } = self else {
-                return self.apply::<V>(scaled.as_ptr(), out, n, t);
+            let moments = self.measure::<V>(scaled.as_ptr(), n);
+            let Self::Rms { gamma, .. } = self else {
+                return self.apply::<V>(scaled.as_ptr(), out, n, moments.transform(self, eps).0);
             };
             // An element that scaling made subnormal has lost digits, which gamma may amplify.
-            let scale = f64::from(factor) * f64::from(t.scale);
+            let scale = f64::from(factor) / (moments.square + eps).sqrt();
             for (i, (&v, &gamma)) in row.iter().zip(gamma).enumerate() {
                 out.add(i).write((f64::from(v) * scale * f64::from(gamma)) as f32);
             }
@@ -424,7 +472,7 @@ fn long_row(simd: &Simd, norm: Norm<'_>, eps: f64, x: &[f32], out: &mut [f32]) {
         let range = range(part);
         let norm = match norm {
             Norm::Layer { gamma, beta } => Norm::Layer { gamma: &gamma[range.clone()], beta: &beta[range.clone()] },
-            Norm::Rms { gamma } => Norm::Rms { gamma: &gamma[range.clone()] },
+            Norm::Rms { gamma, range: magnitudes } => Norm::Rms { gamma: &gamma[range.clone()], range: magnitudes },
         };
         // SAFETY: every part writes its own elements; a `Simd` exists only for an available instruction set.
         unsafe {
@@ -465,7 +513,8 @@ impl Execute for LayerNorm {
 
 impl Execute for RmsNorm {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let norm = Norm::Rms { gamma: f32s(inputs, 1) };
+        let gamma = f32s(inputs, 1);
+        let norm = Norm::Rms { gamma, range: Magnitudes::of(simd, gamma) };
         execute(simd, norm, self.eps.get(), f32s(inputs, 0), inputs[0].shape().columns(), outputs[0].f32());
         Ok(())
     }

@@ -348,11 +348,12 @@ impl Attention {
         let s = e.s.min(e.t);
         let unseen = super::product(&[s, s.saturating_sub(1)]) / 2;
         let seen = super::product(&[s, e.t]) - unseen;
-        let Some(window) = self.window.map(|window| window as usize) else { return seen };
+        let Some(window) = self.window.map(u64::from) else { return seen };
         // The first queries see fewer keys than the window holds.
-        let fewer = window.saturating_sub(e.t - s + 1).min(s);
-        let missing = fewer * (window.saturating_sub(e.t - s)) - fewer * (fewer + 1) / 2;
-        super::product(&[s, window]).saturating_sub(missing as u64).min(seen)
+        let (s, before) = (s as u64, (e.t - s) as u64);
+        let fewer = window.saturating_sub(before + 1).min(s);
+        let missing = fewer.saturating_mul(window.saturating_sub(before)) - fewer * (fewer + 1) / 2;
+        s.saturating_mul(window).saturating_sub(missing).min(seen)
     }
 }
 

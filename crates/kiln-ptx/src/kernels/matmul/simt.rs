@@ -10,7 +10,7 @@
 use kiln_ir::Result;
 use kiln_ir::op::{Matmul, MatmulExtents};
 
-use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
+use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::F32;
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Value, Variable};
 
@@ -81,17 +81,15 @@ impl Gemm {
     /// The launch for these extents. Buffers: A, B, C. With `beta` 0 C is not read.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 tiles along m or 65 535 products.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent or the tiles of all products.
     pub fn launch(&self, extents: MatmulExtents, alpha: f32, beta: f32) -> Result<Launch> {
         let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
         let [rows, depth, columns] = [("m", m), ("k", k), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));
         let (rows, depth, columns) = (rows?, depth?, columns?);
         let tiles = |n: u32| n.div_ceil(self.tile.block) as usize;
-        let grid = [
-            extent("tiles along n", tiles(columns), MAX_GRID_X)?,
-            extent("tiles along m", tiles(rows), MAX_GRID_YZ)?,
-            extent("products", batch, MAX_GRID_YZ)?,
-        ];
+        // Along one dimension: the others end at 65 535 blocks.
+        let blocks = batch.saturating_mul(tiles(rows).saturating_mul(tiles(columns)));
+        let grid = [extent("tiles of all products", blocks, MAX_GRID_X)?, 1, 1];
         let arguments = vec![
             Argument::Buffer(0),
             Argument::Buffer(1),
@@ -184,20 +182,23 @@ impl Gemm {
         let [m, n, depth, batched_a, batched_b] =
             ["m", "n", "k", "batched_a", "batched_b"].map(|name| k.parameter::<u32>(name));
         let [alpha, beta] = ["alpha", "beta"].map(|name| k.parameter::<f32>(name));
-        let product = k.ctaid_z();
+        // The columns of tiles first, then their rows.
+        let [rows, columns] = [m, n].map(|extent| (extent + (tile.block - 1)) >> tile.block.ilog2());
+        let (column, rest) = (k.ctaid_x() % columns, k.ctaid_x() / columns);
+        let (row, product) = (rest % rows, rest / rows);
         let stage = tile.depth * tile.pitch();
         let sides = [
             Side {
                 at: a.index_wide(k.cvt_u64(product * batched_a) * k.mul_wide(m, depth)),
                 extent: m,
-                first: k.ctaid_y() * tile.block,
+                first: row * tile.block,
                 along: !self.operation.transpose_a,
                 tiles: k.shared(2 * stage),
             },
             Side {
                 at: b.index_wide(k.cvt_u64(product * batched_b) * k.mul_wide(depth, n)),
                 extent: n,
-                first: k.ctaid_x() * tile.block,
+                first: column * tile.block,
                 along: self.operation.transpose_b,
                 tiles: k.shared(2 * stage),
             },
