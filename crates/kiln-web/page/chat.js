@@ -40,8 +40,7 @@ function enable() {
 function forget() {
   messages = [];
   $("log").replaceChildren();
-  $("rate").textContent = "";
-  $("trouble").textContent = "";
+  for (const id of ["rate", "answer-status", "trouble"]) $(id).textContent = "";
 }
 
 /** The load in progress; a later one replaces it. */
@@ -60,7 +59,7 @@ async function load(source, name) {
   $("progress").value = 0;
   $("loaded").textContent = "";
   delete document.body.dataset.model;
-  let planned = false;
+  let made, planned = false;
   const progress = ({ loaded, total, cached, plan }) => {
     if (attempt !== own) return;
     $("progress").value = total ? loaded / total : 0;
@@ -72,19 +71,20 @@ async function load(source, name) {
     }
   };
   try {
-    const made = await Model.load(source, {
+    made = await Model.load(source, {
       progress, signal: own.signal, device: navigator.gpu ? $("device").value : "cpu", software: asked.get("software") === "on", cache: true,
     });
     const begun = await made.session();
     // The router may choose another place than the one that has the weights.
     const { chosen } = await begun.explain();
-    if (attempt !== own) return made.close();
+    own.signal.throwIfAborted();
     [model, session, hasTemplate, place] = [made, begun, true, chosen];
     $("status").textContent = `${name} is ready on ${place}: ${memory(made.plan)}`;
     document.body.dataset.model = "ready";
     enable();
     $("text").focus();
   } catch (error) {
+    made?.close();
     if (attempt !== own) return;
     $("status").textContent = "No model is loaded.";
     if (error.name !== "AbortError") $("problem").textContent = `${name} was not loaded. ${sentence(error)}`;
@@ -126,23 +126,37 @@ function sampling() {
   return $("seed").value === "" ? chosen : { ...chosen, seed: Number($("seed").value) };
 }
 
+/** Shows an error of the session `own`, unless another one has replaced it. Closes a model that cannot continue. */
+function fail(own, error) {
+  if (session !== own) return;
+  $("trouble").textContent = `${sentence(error)}${error.code === "context-full" ? " Begin a new conversation." : ""}`;
+  if (["device-lost", "module"].includes(error.code)) {
+    model.close();
+    [model, session] = [undefined, undefined];
+    $("status").textContent = "No model is loaded. Load it again.";
+    enable();
+  }
+}
+
 async function answer(text) {
+  const own = session;
   aborter = new AbortController();
   enable();
   $("trouble").textContent = "";
-  $("rate").textContent = "Reading the message …";
+  $("rate").textContent = $("answer-status").textContent = "Reading the message …";
   const log = $("log");
   log.setAttribute("aria-busy", "true");
   entry("You", "person").textContent = text;
   messages.push({ role: "user", content: text });
   const out = entry("Model", "model");
-  let made = 0, first, reply = "", thinking, trouble;
+  let made = 0, first, reply = "", before, thinking, trouble;
   const rate = () => (made > 1 ? `, ${((made - 1) / ((performance.now() - first) / 1000)).toFixed(1)} a second` : "");
   try {
     const options = { signal: aborter.signal, ...sampling() };
     let tokens;
     for (;;) {
       // A model without a chat template continues the text of the visitor.
+      if (!hasTemplate) before = (await session.tokens()).length;
       tokens = hasTemplate ? session.chat(messages, options) : session.generate(text, options);
       try {
         for await (const { text, channel = "answer" } of tokens) {
@@ -173,21 +187,17 @@ async function answer(text) {
   else {
     // The conversation goes on without the message; the thinking stays on the page.
     messages.pop();
+    if (before !== undefined) await session.truncate(before).catch((error) => { trouble ??= error; });
     if (!made) out.closest("article").remove();
   }
-  if (trouble) {
-    $("trouble").textContent = `${sentence(trouble)}${trouble.code === "context-full" ? " Begin a new conversation." : ""}`;
-    if (["device-lost", "module"].includes(trouble.code)) {
-      model.close();
-      [model, session] = [undefined, undefined];
-      $("status").textContent = "No model is loaded. Load it again.";
-    }
-  }
+  if (trouble) fail(own, trouble);
   $("rate").textContent = made ? `${made} token${made === 1 ? "" : "s"}${rate()}, on ${place}${aborter.signal.aborted ? "; stopped" : ""}` : "";
+  // A screen reader announces the status once; the rate changes with every token.
+  $("answer-status").textContent = $("rate").textContent;
   log.setAttribute("aria-busy", "false");
   aborter = undefined;
   enable();
-  if (session) await explain();
+  if (session) await explain().catch((error) => fail(own, error));
   document.body.dataset.answered = String(Number(document.body.dataset.answered ?? 0) + 1);
   $("text").focus();
 }
@@ -229,7 +239,10 @@ $("text").addEventListener("keydown", (event) => {
 $("stop").addEventListener("click", () => aborter?.abort());
 $("cancel").addEventListener("click", () => attempt?.abort());
 $("clear").addEventListener("click", () => {
+  const own = session;
   forget();
+  // Without a chat template a session continues after its tokens.
+  own.truncate(0).catch((error) => fail(own, error));
   enable();
   $("text").focus();
 });

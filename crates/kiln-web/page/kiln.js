@@ -44,7 +44,11 @@ function load() {
       };
     }
     return module;
-  })();
+  })().catch((error) => {
+    // The next call tries again.
+    loading = undefined;
+    throw error;
+  });
   return loading;
 }
 

@@ -30,7 +30,11 @@ function module() {
       await module.default();
     }
     return module;
-  })();
+  })().catch((error) => {
+    // The next call tries again.
+    loading = undefined;
+    throw error;
+  });
   return loading;
 }
 
@@ -39,8 +43,11 @@ const turn = globalThis.setImmediate
   ? () => new Promise((resolve) => setImmediate(resolve))
   : (() => {
     const { port1, port2 } = new MessageChannel();
+    // Several sessions may wait at once.
+    const waiting = [];
+    port1.onmessage = () => waiting.shift()();
     return () => new Promise((resolve) => {
-      port1.onmessage = resolve;
+      waiting.push(resolve);
       port2.postMessage(undefined);
     });
   })();
@@ -136,11 +143,10 @@ async function opened({ url, blob }, cache, signal) {
     throw kilnError("network", `${url} cannot be loaded: ${error.message}`);
   });
   if (!response.ok) throw kilnError("network", `${url} cannot be loaded: the server answers ${response.status} ${response.statusText}`.trim());
+  const length = lengthOf(response);
+  const whole = length === undefined ? await response.blob() : undefined;
   const keep = cache ? await keeper(url).catch(() => undefined) : undefined;
-  const bytes = lengthOf(response);
-  if (bytes !== undefined) return { bytes, stream: resuming(url, response, bytes, signal), cached: false, keep };
-  const whole = await response.blob();
-  return { bytes: whole.size, stream: whole.stream(), cached: false, keep };
+  return { bytes: length ?? whole.size, stream: whole?.stream() ?? resuming(url, response, length, signal), cached: false, keep };
 }
 
 /** Writes a file to the cache under its address. The file is complete once it is closed. */
@@ -165,20 +171,19 @@ async function keeper(url) {
 /** Reads a source to its end, or until the plan is known. */
 async function read({ source, options }, signal, report, planAlone) {
   const { bytes, stream, cached, keep } = await opened(source, options.cache && !planAlone, signal);
-  if (bytes > MEMORY) {
-    await stream.cancel();
-    throw kilnError("out-of-memory", `the file has ${size(bytes)}, and a module can address only ${size(MEMORY)}: use a smaller model, or one with fewer bits per weight`);
-  }
-  const loader = await (await module()).ModelLoader.create(bytes, options);
   const reader = stream.getReader();
   const abort = () => reader.cancel().catch(() => {});
   signal.addEventListener("abort", abort);
-  let loaded = 0, plan, reported = 0;
+  let loader, loaded = 0, plan, reported = 0;
   const tell = () => {
     reported = performance.now();
     report({ loaded, total: bytes, cached, plan });
   };
   try {
+    if (bytes > MEMORY) {
+      throw kilnError("out-of-memory", `the file has ${size(bytes)}, and a module can address only ${size(MEMORY)}: use a smaller model, or one with fewer bits per weight`);
+    }
+    loader = await (await module()).ModelLoader.create(bytes, options);
     tell();
     for (;;) {
       const { done, value } = await reader.read();
@@ -208,7 +213,7 @@ async function read({ source, options }, signal, report, planAlone) {
   } finally {
     signal.removeEventListener("abort", abort);
     abort();
-    loader.free();
+    loader?.free();
   }
 }
 
@@ -226,6 +231,9 @@ export function serve(port) {
   const answers = {
     async load(of, signal, report) {
       const { model: loaded, plan } = await read(of, signal, report, false);
+      // A close during the load found no model.
+      if (signal.aborted) loaded.close();
+      signal.throwIfAborted();
       model = loaded;
       return plan;
     },
@@ -242,14 +250,14 @@ export function serve(port) {
       report({ start });
       const room = context - start;
       for (let made = 0; ; made++) {
+        await turn();
+        if (signal.aborted) return { finish: "stopped", seed };
         if (made >= maxTokens) return { finish: "length", seed };
         if (made >= room) return { finish: "context", seed };
         const more = made + 1 < Math.min(maxTokens, room);
         const token = await model.ask("next", { ...request, more });
         if (token === undefined) return { finish: "end", seed };
         report(token);
-        await turn();
-        if (signal.aborted) return { finish: "stopped", seed };
       }
     },
   };

@@ -182,7 +182,7 @@ export class Session {
     if (this.#busy) throw kilnError("parameter", "the session is generating; await its end, or make another session");
     this.#busy = true;
     const made = [];
-    let start, taken = 0, ended = false, wake = () => {};
+    let start, taken = 0, ended = false, complete = false, wake = () => {};
     const { promise, stop } = this.#link.ask("generate", { session: this.#session, context: this.#context, prompt, maxTokens, sampling }, (value) => {
       if (value.start !== undefined) start = value.start;
       else made.push(value);
@@ -193,21 +193,28 @@ export class Session {
       wake();
     });
     end.catch(() => {});
-    const abort = () => wake();
+    const abort = () => {
+      stop();
+      wake();
+    };
     signal?.addEventListener("abort", abort);
     try {
       for (;;) {
         signal?.throwIfAborted();
         if (taken < made.length) yield made[taken++];
-        else if (ended) return await end;
-        else await new Promise((resolve) => { wake = resolve; });
+        else if (!ended) await new Promise((resolve) => { wake = resolve; });
+        else {
+          const finish = await end;
+          complete = true;
+          return finish;
+        }
       }
     } finally {
       signal?.removeEventListener("abort", abort);
       if (!ended) stop();
       await end.catch(() => {});
-      // The session drops tokens that the caller did not take.
-      if (taken < made.length) await this.truncate(start + taken).catch(() => {});
+      // The session drops tokens that the caller did not take, among them an end token, which is not reported.
+      if (!complete && start !== undefined) await this.truncate(start + taken).catch(() => {});
       this.#busy = false;
     }
   }

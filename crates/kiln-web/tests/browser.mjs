@@ -60,6 +60,15 @@ async function visitChat({ path = "", load = randomFile, device = "gpu", ...opti
   return page;
 }
 
+/** Sends a message by keyboard, and returns the text of the last answer. */
+async function send(page, message) {
+  const answered = Number(await page.evaluate(() => document.body.dataset.answered ?? 0));
+  await page.locator("#text").fill(message);
+  await page.keyboard.press("Enter");
+  await page.waitForFunction((answered) => Number(document.body.dataset.answered) > answered, answered);
+  return (await page.locator("#log .model p").allTextContents()).at(-1);
+}
+
 // Runs in a page: counts submissions and readbacks of WebGPU in `window.counted` from then on, and the readbacks that other work was
 // submitted behind before they were complete.
 const countCalls = () => {
@@ -594,22 +603,18 @@ const tests = {
     await page.locator("details").first().locator("summary").click();
     await page.locator("#seed").fill("5");
     await page.locator("#maxTokens").fill("16");
-    const send = async (message) => {
-      const answered = Number(await page.evaluate(() => document.body.dataset.answered ?? 0));
-      await page.locator("#text").fill(message);
-      await page.keyboard.press("Enter");
-      await page.waitForFunction((answered) => Number(document.body.dataset.answered) > answered, answered);
-      return page.locator("#log .model p").last().textContent();
-    };
-    const first = await send("Hi");
+    const first = await send(page, "Hi");
     assert.equal(await text(page, "trouble"), "");
     assert.match(await text(page, "rate"), /^16 tokens, .* a second, on .*swiftshader/i);
+    // A screen reader announces the rate once, not with every token.
+    assert.equal(await page.locator("#rate").getAttribute("role"), null);
+    assert.equal(await text(page, "answer-status"), await text(page, "rate"));
     assert.match(await text(page, "why"), /swiftshader is forced/i);
     assert.equal(await page.locator("#log article").count(), 2);
     // The same seed, the same answer.
     await page.click("#clear");
     assert.equal(await page.locator("#log article").count(), 0);
-    assert.equal(await send("Hi"), first);
+    assert.equal(await send(page, "Hi"), first);
     // Stopped: what was made stays.
     await page.locator("#maxTokens").fill("2048");
     await page.click("#clear");
@@ -663,6 +668,14 @@ const tests = {
       return window.kiln.Model.load("random.gguf", { device: "cpu", cache: true }).then(() => "", ({ code }) => code);
     });
     assert.equal(code, "network");
+    // A load that fails before the first byte leaves no file.
+    reachable = true;
+    const left = await page.evaluate(async () => {
+      await window.kiln.Model.load("random.gguf", { device: "toaster", cache: true }).catch(() => {});
+      const root = await navigator.storage.getDirectory();
+      return Array.fromAsync((await root.getDirectoryHandle("kiln-models")).keys());
+    });
+    assert.deepEqual(left, []);
     await leave(page);
   },
 
@@ -706,12 +719,88 @@ const tests = {
     await page.setInputFiles("#file", { name: "plain.gguf", mimeType: "text/plain", buffer: Buffer.from(randomModel({ template: "" }).file) });
     await page.waitForFunction(() => /plain.gguf is ready/.test(document.getElementById("status").textContent));
     await page.locator("summary").first().click();
+    await page.locator("#seed").fill("5");
     await page.locator("#maxTokens").fill("16");
-    await page.locator("#text").fill("Once");
-    await page.keyboard.press("Enter");
-    await page.waitForFunction(() => document.body.dataset.answered);
+    const first = await send(page, "Once");
     assert.match(await text(page, "status"), /no chat template, so it continues/);
     assert.equal(await text(page, "trouble"), "");
+    // A new conversation does not continue the text, nor that of a message whose answer failed.
+    await page.click("#clear");
+    await page.evaluate(async () => {
+      const { prototype } = (await import("./models.js")).Session, { generate } = prototype;
+      prototype.generate = async function* (text) {
+        prototype.generate = generate;
+        for await (const _ of generate.call(this, text, { maxTokens: 1 }));
+        throw new Error("this answer fails");
+      };
+    });
+    await send(page, "Twice");
+    assert.equal(await text(page, "trouble"), "This answer fails.");
+    // An answer ends although nothing explains where it was computed.
+    await page.evaluate(async () => {
+      (await import("./models.js")).Session.prototype.explain = () => Promise.reject(new Error("the model is closed"));
+    });
+    assert.equal(await send(page, "Once"), first);
+    assert.equal(await text(page, "trouble"), "The model is closed.");
+    await leave(page);
+  },
+
+  async "a load that ends between its weights and its session closes the model"() {
+    const page = await visitChat({ load: null });
+    await page.selectOption("#device", "cpu");
+    await page.evaluate(() => {
+      const { prototype } = window.kiln.Model, { session, close } = prototype;
+      window.closings = 0;
+      prototype.close = function () {
+        closings += 1;
+        close.call(this);
+      };
+      prototype.session = function () {
+        if (closings) return Promise.reject(new Error("no session"));
+        document.getElementById("cancel").click();
+        return session.call(this);
+      };
+    });
+    for (const [closings, problem] of [[1, ""], [2, "random.gguf was not loaded. No session."]]) {
+      await page.evaluate(() => delete document.body.dataset.model);
+      await page.setInputFiles("#file", randomFile);
+      await page.waitForFunction(() => document.body.dataset.model === "failed");
+      assert.deepEqual([await page.evaluate(() => window.closings), await text(page, "problem")], [closings, problem]);
+      assert.ok(await page.locator("#send").isDisabled());
+    }
+    await leave(page);
+  },
+
+  async "two sessions of a model generate at once"() {
+    const page = await visitChat({ load: null });
+    await page.route("**/random.gguf", (route) => route.fulfill({ body: randomFile.buffer }));
+    const counts = await page.evaluate(async () => {
+      const model = await window.kiln.Model.load("random.gguf", { device: "cpu" });
+      const count = async () => {
+        const session = await model.session();
+        let made = 0;
+        for await (const _ of session.generate("Ab", { temperature: 0, maxTokens: 20 })) made += 1;
+        return made;
+      };
+      return Promise.all([count(), count()]);
+    });
+    assert.deepEqual(counts, [20, 20]);
+    await leave(page);
+  },
+
+  async "a module that did not arrive is fetched again"() {
+    const page = await visitChat({ load: null });
+    let reachable = false;
+    await page.route("**/kiln_web_bg.wasm", (route) => (reachable ? route.continue() : route.abort()));
+    await page.route("**/random.gguf", (route) => route.fulfill({ body: randomFile.buffer }));
+    const load = () => page.evaluate(async () => {
+      const { Engine } = await import("./kiln.js");
+      const loads = [Engine.create({ webgpu: false }), window.kiln.Model.load("random.gguf", { device: "cpu", worker: false })];
+      return (await Promise.allSettled(loads)).map(({ status }) => status);
+    });
+    assert.deepEqual(await load(), ["rejected", "rejected"]);
+    reachable = true;
+    assert.deepEqual(await load(), ["fulfilled", "fulfilled"]);
     await leave(page);
   },
 

@@ -7,6 +7,7 @@ import { createServer } from "node:http";
 import { openAsBlob } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
+import { setTimeout as after } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import { areLikeliest, harmonyModel, largeModel, randomModel } from "./model.mjs";
 
@@ -71,6 +72,10 @@ const random = randomModel();
   const stopped = other.generate(undefined, { ...greedy, signal: controller.signal });
   await stopped.next();
   controller.abort();
+  // The abort ends the generation, even before the caller asks for the next token.
+  const generated = (await other.tokens()).length;
+  await after(100);
+  assert.equal((await other.tokens()).length, generated);
   assert.equal((await rejected(stopped.next()))[0], "AbortError");
   assert.equal((await other.tokens()).length, length + 1);
   await other.close();
@@ -94,6 +99,14 @@ const random = randomModel();
   const { made, finish } = await collect(session.chat([{ role: "user", content: "Well?" }], { ...greedy, maxTokens: 20 }));
   const of = (wanted) => made.filter(({ channel }) => channel === wanted).map(({ text }) => text).join("");
   assert.deepEqual([of("thinking"), of("answer"), made.length, finish], ["hmm", "Yes", 8, "end"]);
+  // An end token that the caller did not receive is dropped, too.
+  let received = 0;
+  for await (const _ of session.chat([{ role: "user", content: "Well?" }], greedy)) {
+    if (++received < made.length) continue;
+    await after(100);
+    break;
+  }
+  assert.equal((await session.tokens()).at(-1), made.at(-1).token);
   const plain = await model.session();
   const { made: all } = await collect(plain.generate("I", { ...greedy, maxTokens: 20 }));
   assert.deepEqual([all.map(({ text }) => text).join(""), all.some(({ channel }) => channel)], ["hmmassistantfinalYes", false]);
