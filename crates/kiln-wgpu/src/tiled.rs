@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::Reduction;
-use kiln_ir::{DataMut, Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
+use kiln_ir::{DType, DataMut, Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
 
 use crate::lower::pieces::pieces;
 use crate::plan::{Code, Dispatch, Grid, Slice};
@@ -67,6 +67,9 @@ fn plan(
     fold: bool,
     limits: &wgpu::Limits,
 ) -> Result<(TensorId, Plan<GpuDevice>)> {
+    if ty.dtype != DType::F32 {
+        return Err(Error::Type { op: "tiled reduction", index: 0, expected: DType::F32, found: ty.dtype });
+    }
     let &[height, width] = ty.shape.dims() else {
         return Err(Error::Shape { op: "tiled reduction", reason: format!("{} is not a matrix", ty.shape) });
     };
@@ -160,7 +163,8 @@ impl GpuDevice {
         /// A matrix on this device reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
         ///
         /// # Errors
-        /// [`Error::Shape`] for a tensor that is not a matrix; [`Error::Unavailable`] for one of another device;
+        /// [`Error::Type`] for a tensor that is not of f32, [`Error::Shape`] for one that is not a matrix;
+        /// [`Error::Unavailable`] for one of another device;
         /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
         pub fn tiled_reduce, tiled_reduce_async [Op: TiledOp] (&self, waiting, x: &GpuTensor) -> Result<f32> {
             reduce::<Op>(self, x, waiting).await

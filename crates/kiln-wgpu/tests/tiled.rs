@@ -3,7 +3,7 @@
 mod support;
 
 use kiln_ir::op::reference::Random;
-use kiln_ir::{Error, MaxOp, MinOp, Operand, SumOp, tiled_reduce_2d, tiled_reduce_partial};
+use kiln_ir::{DType, Error, MaxOp, MinOp, Operand, SumOp, f16, tiled_reduce_2d, tiled_reduce_partial};
 use kiln_wgpu::{GpuDevice, TiledOp};
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -88,4 +88,8 @@ fn what_is_no_matrix_is_refused() {
     assert!(matches!(device.tiled_sum_2d(&[], usize::MAX, 2), Err(Error::Overflow { .. })));
     let x = device.upload(&Operand::vector(&[1.0; 5])).unwrap();
     assert!(matches!(device.tiled_reduce::<SumOp>(&x), Err(Error::Shape { .. })));
+    let half = device.upload(&Operand::elements(&[f16::ONE; 6], &[2, 3]).unwrap()).unwrap();
+    assert!(matches!(device.tiled_reduce::<SumOp>(&half), Err(Error::Type { found: DType::F16, .. })));
+    let positions = device.upload(&Operand::elements(&[1u32; 6], &[2, 3]).unwrap()).unwrap();
+    assert!(matches!(device.tiled_reduce_partial::<SumOp>(&positions), Err(Error::Type { found: DType::U32, .. })));
 }
