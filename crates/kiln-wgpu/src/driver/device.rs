@@ -1,5 +1,7 @@
 //! An open device: its queue, its compiled kernels, its memory, and what became of it.
 
+#[cfg(not(target_arch = "wasm32"))]
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::{Duration, Instant};
@@ -58,10 +60,15 @@ impl Inner {
         self.uploads.submit(&self.queue, Some(commands))
     }
 
+    /// Submits the uploads that wait for the next submission.
+    pub(crate) fn submit_uploads(&self) {
+        self.uploads.submit(&self.queue, None);
+    }
+
     /// Writes bytes, padded to whole words: after all earlier submissions, and before all later ones.
     pub(crate) fn write(&self, region: &Region, bytes: &[u8]) -> Result<()> {
         let at = (region.memory()?, region.offset());
-        self.uploads.write((&self.device, &self.queue), &self.shared.counters, at, bytes);
+        self.uploads.write((&self.device, &self.queue), &self.lost, &self.shared.counters, at, bytes);
         Ok(())
     }
 }
@@ -119,8 +126,24 @@ fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Erro
     Some(Error::Driver { what: what.to_owned(), device: device.to_owned(), message })
 }
 
-/// Why a device is lost, once it is.
-pub(super) type Lost = Arc<Mutex<Option<String>>>;
+/// Why a device is lost, once it is. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lost(Arc<Mutex<Option<String>>>);
+
+impl Lost {
+    /// Records a loss; the first reason stays.
+    pub(super) fn record(&self, reason: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+    }
+
+    pub(super) fn reason(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn is_recorded(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
 
 impl GpuDevice {
     /// The adapter that was opened.
@@ -131,14 +154,14 @@ impl GpuDevice {
     /// Waits until all submitted work is done.
     pub(super) async fn finish_with(&self, waiting: Waiting) -> Result<()> {
         let sent = || {
-            self.inner.uploads.submit(&self.inner.queue, None);
+            self.inner.submit_uploads();
             Ok(())
         };
         self.scoped_work("an upload", 0, sent).await?;
         let done = Signal::new();
         let set = done.clone();
         self.inner.queue.on_submitted_work_done(move || set.set(()));
-        self.drive(None, waiting);
+        self.drive(&done, None, (), waiting);
         done.await;
         self.still_open()
     }
@@ -156,16 +179,11 @@ impl GpuDevice {
     /// Ends the device, as unplugging it would: whatever is asked of it from then on is [`Error::DeviceLost`].
     pub fn destroy(&self) {
         self.inner.device.destroy();
-        let mut lost = self.inner.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.get_or_insert_with(|| "it was destroyed".into());
-    }
-
-    fn lost(&self) -> Option<String> {
-        self.inner.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.lost.record("it was destroyed".into());
     }
 
     pub(super) fn still_open(&self) -> Result<()> {
-        match self.lost() {
+        match self.inner.lost.reason() {
             None => Ok(()),
             Some(reason) => Err(Error::DeviceLost { device: self.inner.info.name.clone(), reason }),
         }
@@ -265,7 +283,7 @@ impl GpuDevice {
         waiting: Waiting,
     ) -> Result<wgpu::BufferView> {
         let slice = buffer.slice(..bytes);
-        self.drive(after.map(|after| (mapped.clone(), after)), waiting);
+        self.drive(&mapped, after, Err(wgpu::BufferAsyncError), waiting);
         let failed = |message: String| Error::Driver {
             what: "reading results".into(),
             device: self.inner.info.name.clone(),
@@ -278,15 +296,18 @@ impl GpuDevice {
         slice.get_mapped_range().map_err(|error| failed(error.to_string()))
     }
 
-    /// Makes the device deliver all work, or the work up to a submission, which is delivered once the mapping is.
+    /// Makes the device deliver all work, or the work up to a submission, which completes `done`. If the device is lost, `done`
+    /// is completed with `of_lost`.
     #[cfg(not(target_arch = "wasm32"))]
-    fn drive(&self, until: Option<(Mapped, wgpu::SubmissionIndex)>, waiting: Waiting) {
-        let device = self.inner.device.clone();
-        let wait = move || {
-            if let Err(error) = wait_for(&device, until.clone()) {
-                tracing::warn!("waiting for a device: {error}");
-            }
-        };
+    fn drive<T: Clone + Send + 'static>(
+        &self,
+        done: &Signal<T>,
+        after: Option<wgpu::SubmissionIndex>,
+        of_lost: T,
+        waiting: Waiting,
+    ) {
+        let (device, lost, done) = (self.inner.device.clone(), self.inner.lost.clone(), done.clone());
+        let wait = move || wait_for(|how| device.poll(how), &lost, (&done, of_lost), after);
         match waiting {
             Waiting::Here => wait(),
             Waiting::Elsewhere => {
@@ -301,7 +322,7 @@ impl GpuDevice {
 
     /// The browser delivers finished work by itself.
     #[cfg(target_arch = "wasm32")]
-    fn drive(&self, _: Option<(Mapped, wgpu::SubmissionIndex)>, _: Waiting) {}
+    fn drive<T>(&self, _: &Signal<T>, _: Option<wgpu::SubmissionIndex>, _: T, _: Waiting) {}
 }
 
 /// The completion of a mapping.
@@ -340,27 +361,62 @@ impl Scopes {
 #[cfg(not(target_arch = "wasm32"))]
 const SOON: Duration = Duration::from_micros(200);
 
-/// Waits until all submitted work, or that up to a submission, is done and delivered.
+/// Waits until all submitted work, or that up to a submission, is done and delivered, which completes `done`. If the device is
+/// lost, `done` is completed with `of_lost`.
 #[cfg(not(target_arch = "wasm32"))]
-fn wait_for(
-    device: &wgpu::Device,
-    until: Option<(Mapped, wgpu::SubmissionIndex)>,
-) -> std::result::Result<(), wgpu::PollError> {
+fn wait_for<T>(
+    poll: impl Fn(wgpu::PollType) -> Polled,
+    lost: &Lost,
+    (done, of_lost): (&Signal<T>, T),
+    after: Option<wgpu::SubmissionIndex>,
+) {
     let start = Instant::now();
-    while start.elapsed() < SOON {
-        if device.poll(wgpu::PollType::Poll)?.is_queue_empty()
-            || until.as_ref().is_some_and(|(mapped, _)| mapped.is_set())
-        {
-            return Ok(());
+    let mut waits = true;
+    while waits && start.elapsed() < SOON {
+        match poll_or_lose(lost, || poll(wgpu::PollType::Poll)) {
+            Some(status) => waits = !status.is_queue_empty() && !done.is_set(),
+            None => waits = false,
         }
         std::hint::spin_loop();
     }
-    let submission_index = until.map(|(_, submission)| submission);
-    device.poll(wgpu::PollType::Wait { submission_index, timeout: None }).map(|_| ())
+    if waits {
+        poll_or_lose(lost, || poll(wgpu::PollType::Wait { submission_index: after, timeout: None }));
+    }
+    // A lost device does not call back any more.
+    if lost.is_recorded() {
+        done.set(of_lost);
+    }
+}
+
+/// What polling a device returns.
+#[cfg(not(target_arch = "wasm32"))]
+type Polled = std::result::Result<wgpu::PollStatus, wgpu::PollError>;
+
+/// Polls a device; `None` if that fails. wgpu panics where the driver reports the loss of the device to a poll: that is
+/// recorded, and no panic for the caller. The hook for panics of the process does print it.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn poll_or_lose(lost: &Lost, poll: impl FnOnce() -> Polled) -> Option<wgpu::PollStatus> {
+    // wgpu panics after its core has returned, so it holds no lock, and nothing uses a lost device again. After a panic of a
+    // callback the other callbacks of that poll are missing, so the device is of no use then, either.
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(Ok(status)) => Some(status),
+        Ok(Err(error)) => {
+            tracing::warn!("waiting for a device: {error}");
+            None
+        }
+        Err(panic) => {
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+            lost.record(message.unwrap_or("polling it panicked").to_owned());
+            None
+        }
+    }
 }
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // waiting for devices needs threads
 pub(super) mod tests {
+    use std::cell::Cell;
+
     use kiln_ir::op::{Elementwise, Transpose};
     use kiln_ir::{Operand, Record};
 
@@ -402,6 +458,47 @@ pub(super) mod tests {
         assert_eq!((what.as_str(), device.as_str()), ("a batch", "a GPU"));
         assert!(message.contains("bad"), "{message}");
         assert!(matches!(of([None, None, internal()]), Some(Error::Driver { .. })));
+    }
+
+    #[test]
+    fn a_loss_that_a_poll_reports_by_a_panic_completes_what_waits() {
+        let polls = Cell::new(0);
+        // Reported at once, and only to the poll that blocks.
+        for first in [1, u32::MAX] {
+            let (lost, done) = (Lost::default(), Signal::new());
+            polls.set(0);
+            let poll = |how| {
+                polls.set(polls.get() + 1);
+                let blocks = matches!(how, wgpu::PollType::Wait { .. });
+                if blocks || polls.get() == first {
+                    panic!("Error in Device::poll: the parent device is lost");
+                }
+                Ok(wgpu::PollStatus::Poll)
+            };
+            wait_for(poll, &lost, (&done, Err(7)), None);
+            assert_eq!(block_on(done), Err::<(), _>(7));
+            assert!(lost.reason().is_some_and(|reason| reason.contains("the parent device is lost")));
+            lost.record("another reason".into());
+            assert!(lost.reason().is_some_and(|reason| reason.contains("Device::poll")), "the first one stays");
+        }
+        // Without a loss the callback of the device completes it.
+        let (lost, done) = (Lost::default(), Signal::new());
+        wait_for(|_| Ok(wgpu::PollStatus::QueueEmpty), &lost, (&done, ()), None);
+        assert!(!done.is_set() && !lost.is_recorded());
+        assert!(poll_or_lose(&lost, || Err(wgpu::PollError::Timeout)).is_none() && !lost.is_recorded());
+    }
+
+    #[test]
+    fn a_device_that_is_lost_while_futures_wait_completes_them() {
+        let Some(device) = device() else { return };
+        device.inner.lost.record("the driver says so".into());
+        // As if another thread had recorded it after the work was submitted.
+        for waiting in [Waiting::Here, Waiting::Elsewhere] {
+            let never: Mapped = Signal::new();
+            device.drive(&never, None, Err(wgpu::BufferAsyncError), waiting);
+            assert_eq!(block_on(never), Err(wgpu::BufferAsyncError));
+        }
+        assert!(matches!(block_on(device.finish_with(Waiting::Here)), Err(Error::DeviceLost { .. })));
     }
 
     #[test]

@@ -90,11 +90,11 @@ async fn open(
         device: name.to_owned(),
         message: error.to_string(),
     })?;
-    let lost = Arc::new(Mutex::new(None));
+    let lost = Lost::default();
     let told = lost.clone();
     device.set_device_lost_callback(move |reason, message| {
         let reason = if message.is_empty() { format!("{reason:?}") } else { message };
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        told.record(reason);
     });
     let name = name.to_owned();
     // Errors outside of all scopes would otherwise end the process.

@@ -3,9 +3,10 @@
 //! NVIDIA's driver 580.159 locks up for good when one thread closes a device while another takes memory of another device,
 //! so none is closed while the process lasts, the lost ones neither. Besides, opening one takes 130 ms there.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::adapters::AdapterInfo;
+use super::device::Lost;
 
 /// The reusable parts of an open device.
 #[derive(Debug)]
@@ -16,13 +17,7 @@ pub(crate) struct Opened {
     pub(crate) features: wgpu::Features,
     pub(crate) limits: wgpu::Limits,
     /// Why the device is lost, once it is.
-    pub(crate) lost: Arc<Mutex<Option<String>>>,
-}
-
-impl Opened {
-    fn is_lost(&self) -> bool {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
+    pub(super) lost: Lost,
 }
 
 static RETIRED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
@@ -30,8 +25,9 @@ static RETIRED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 /// A retired device of this adapter that was opened with the same options.
 pub(crate) fn take(info: &AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Option<Opened> {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
-    let serves =
-        |one: &Opened| one.info == *info && one.features == features && one.limits == *limits && !one.is_lost();
+    let serves = |one: &Opened| {
+        one.info == *info && one.features == features && one.limits == *limits && !one.lost.is_recorded()
+    };
     let at = retired.iter().position(serves)?;
     Some(retired.swap_remove(at))
 }

@@ -1,5 +1,6 @@
 //! Uploads that are left to the browser: the memory of another process has to be written, which it does by itself.
 
+use super::super::device::Lost;
 use super::by_queue;
 use kiln_device::Counters;
 
@@ -13,6 +14,7 @@ impl Uploads {
     pub(crate) fn write(
         &self,
         (_, queue): (&wgpu::Device, &wgpu::Queue),
+        _: &Lost,
         _: &Counters,
         at: (&wgpu::Buffer, u64),
         bytes: &[u8],

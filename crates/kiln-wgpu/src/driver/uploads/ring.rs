@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::device::{Lost, poll_or_lose};
 use super::super::mapped;
 use super::by_queue;
 use kiln_device::Counters;
@@ -51,6 +52,7 @@ impl Uploads {
     pub(crate) fn write(
         &self,
         on @ (device, queue): (&wgpu::Device, &wgpu::Queue),
+        lost: &Lost,
         counters: &Counters,
         (target, offset): (&wgpu::Buffer, u64),
         bytes: &[u8],
@@ -59,8 +61,8 @@ impl Uploads {
             self.write_part(&mut self.pending(), on, counters, (target, offset), bytes);
             return;
         }
-        // An error of polling is an error of the device, which is reported when results are awaited.
-        let poll = |how| drop(device.poll(how));
+        // A loss is recorded, and `scoped_work` of the upload returns it.
+        let poll = |how| drop(poll_or_lose(lost, || device.poll(how)));
         let mut sent = VecDeque::new();
         for (part, at) in bytes.chunks(PART).zip((offset..).step_by(PART)) {
             if sent.len() == MOST_PARTS {
