@@ -10,7 +10,9 @@ impl GpuDevice {
         &self.inner.device
     }
 
-    /// The queue of that device. What is submitted runs in the order of submissions, those of kiln among them.
+    /// The queue of that device. What is submitted runs in the order of submissions, those of kiln among them. kiln keeps small
+    /// uploads back until its next submission; [`GpuDevice::wgpu_buffer`] submits them, so commands that are submitted after it
+    /// see the tensor, also through a queue that was asked for earlier.
     pub fn wgpu_queue(&self) -> &wgpu::Queue {
         &self.inner.queue
     }
@@ -38,12 +40,13 @@ impl GpuDevice {
 
     /// The part of a buffer of [`GpuDevice::wgpu_device`] that a tensor is in, row-major: to bind, to draw from or to copy.
     /// Writing to it changes the tensor and all its clones and views. Once they are all dropped kiln reuses the memory for
-    /// work that it submits later.
+    /// work that it submits later. Uploads that kiln keeps back until its next submission are submitted first.
     ///
     /// # Errors
     /// [`Error::Unavailable`] for a tensor of another device.
     pub fn wgpu_buffer<'a>(&self, tensor: &'a GpuTensor) -> Result<wgpu::BufferSlice<'a>> {
         self.check_own(&[tensor])?;
+        self.inner.submit_uploads();
         let region = tensor.region();
         Ok(region.memory()?.slice(region.offset()..region.offset() + region.bytes()))
     }

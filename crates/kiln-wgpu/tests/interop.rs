@@ -50,6 +50,20 @@ fn a_tensor_is_a_buffer_to_others() {
 }
 
 #[test]
+fn commands_of_others_see_earlier_uploads() {
+    let Some(device) = support::device() else { return };
+    let (raw, queue) = (device.wgpu_device(), device.wgpu_queue());
+    let to = buffer(&device, &[0.0; 4], USABLE);
+    let x = device.upload(&Operand::vector(&[1.0, 2.0, 3.0, 4.0])).unwrap();
+    let part = device.wgpu_buffer(&x).unwrap();
+    let mut encoder = raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    encoder.copy_buffer_to_buffer(part.buffer(), part.offset(), &to, 0, 16);
+    queue.submit([encoder.finish()]);
+    let copy = device.import_buffer(to, &[4]).unwrap();
+    assert_eq!(copy.read().unwrap().as_data().f32(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
 fn buffers_that_cannot_serve_are_refused() {
     let (Some(device), Some(other)) = (support::device(), support::device()) else { return };
     let import = |buffer, dims: &[usize]| device.import_buffer(buffer, dims);
