@@ -20,6 +20,8 @@ use super::uploads::Uploads;
 use crate::Region;
 use crate::plan::Target;
 use kiln_device::Shared;
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_device::waiting::poll_once;
 use kiln_device::waiting::{Signal, Waiting};
 
 /// An open device. Cloning it is cheap and gives the same device.
@@ -194,7 +196,11 @@ impl GpuDevice {
         tensors.iter().try_for_each(|tensor| tensor.check_on(self))
     }
 
-    /// A buffer for kernels to read and write. The error scope of the caller catches a failed allocation.
+    /// A buffer for kernels to read and write. In a browser, which reports a lack of memory later, the error scope of the caller
+    /// catches it.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] beyond the largest buffer; natively [`Error::OutOfMemory`].
     pub(super) fn allocate_buffer(&self, bytes: u64) -> Result<wgpu::Buffer> {
         let limit = self.inner.target.limits.max_buffer_size;
         if bytes > limit {
@@ -202,13 +208,35 @@ impl GpuDevice {
             return Err(Error::Limit { what: "bytes of one tensor", device, asked: bytes, limit });
         }
         use wgpu::BufferUsages as Usages;
+        let create = || {
+            self.inner.device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size: bytes,
+                usage: Usages::STORAGE | Usages::COPY_SRC | Usages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        };
+        let buffer = self.with_memory(bytes, create)?;
         self.inner.shared.counters.storage_buffers.add(1);
-        Ok(self.inner.device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: bytes,
-            usage: Usages::STORAGE | Usages::COPY_SRC | Usages::COPY_DST,
-            mapped_at_creation: false,
-        }))
+        Ok(buffer)
+    }
+
+    /// Runs `create` in a scope of its own, so that a lack of memory is an error at once: the pool then frees memory and tries
+    /// again.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn with_memory<T>(&self, bytes: u64, create: impl FnOnce() -> T) -> Result<T> {
+        let scope = self.inner.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let created = create();
+        // Natively the future of a scope is complete.
+        match poll_once(std::pin::pin!(scope.pop())).flatten() {
+            Some(_) => Err(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }),
+            None => Ok(created),
+        }
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn with_memory<T>(&self, _: u64, create: impl FnOnce() -> T) -> Result<T> {
+        Ok(create())
     }
 
     /// Runs `work` and turns what the device reports about it into an error.
@@ -421,7 +449,7 @@ pub(super) mod tests {
     use kiln_ir::{Operand, Record};
 
     use super::*;
-    use crate::{AdapterChoice, GpuCommandBatch};
+    use crate::{AdapterChoice, AdapterKind, GpuCommandBatch};
     use kiln_device::waiting::block_on;
 
     /// A device of any kind; `None` if the machine has none and the tests do not require one.
@@ -499,6 +527,40 @@ pub(super) mod tests {
             assert_eq!(block_on(never), Err(wgpu::BufferAsyncError));
         }
         assert!(matches!(block_on(device.finish_with(Waiting::Here)), Err(Error::DeviceLost { .. })));
+    }
+
+    /// Runs in a process of its own whose address space is limited, in which a software driver runs out of memory.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn pooled_memory_is_freed_when_an_allocation_fails() {
+        const LIMITED: &str = "KILN_TEST_LIMITED_MEMORY";
+        let Some(device) = device() else { return };
+        if device.adapter().kind != AdapterKind::Software {
+            return println!("skipped: hardware has memory of its own");
+        }
+        if std::env::var_os(LIMITED).is_none() {
+            let this = "driver::device::tests::pooled_memory_is_freed_when_an_allocation_fails";
+            let program = std::env::current_exe().unwrap();
+            let mut limited = std::process::Command::new("sh");
+            limited.args(["-c", "ulimit -v 8000000 && exec \"$0\" \"$@\""]).arg(program).args(["--exact", this]);
+            let ran = limited.env(LIMITED, "").output().unwrap();
+            return assert!(ran.status.success(), "{ran:?}");
+        }
+        let pool = &device.inner.shared.pool;
+        let take = |bytes| {
+            let take = || pool.take(bytes, |bytes| device.allocate_buffer(bytes));
+            block_on(device.scoped_work("a test", bytes, take))
+        };
+        // The rest is then less than what wgpu asks the driver for when many small buffers share it.
+        let mut held: Vec<_> = (0..16).map_while(|_| take(512 << 20).ok()).collect();
+        assert!((1..16).contains(&held.len()), "{}", held.len());
+        let small: Vec<_> = (0..64).map_while(|_| take(64 << 20).ok()).collect();
+        assert!(small.len() < 64);
+        held.pop();
+        assert_eq!(device.memory_use().pooled, 512 << 20);
+        let smaller = take(450 << 20);
+        assert!(smaller.is_ok_and(|region| region.bytes() == 480 << 20));
+        assert_eq!(device.memory_use().pooled, 480 << 20, "the larger allocation was freed");
     }
 
     #[test]
