@@ -29,9 +29,9 @@ pub struct Shared<M> {
 
 impl<M> Shared<M> {
     /// The state of a device that was just opened. Sizes of allocations are multiples of `granularity`; free memory beyond
-    /// `most_free` bytes is returned to the driver.
-    pub fn new(granularity: u64, most_free: u64) -> Self {
-        Self { pool: Pool::new(granularity, most_free), counters: Counters::default() }
+    /// `most_free` bytes is returned to the driver; no allocation has more than `largest` bytes.
+    pub fn new(granularity: u64, most_free: u64, largest: u64) -> Self {
+        Self { pool: Pool::new(granularity, most_free, largest), counters: Counters::default() }
     }
 }
 

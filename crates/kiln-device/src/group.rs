@@ -120,7 +120,8 @@ impl<D: Driver> Group<D> {
         }
         let exchange = D::exchange(&devices)?;
         let pool = &first.shared().pool;
-        let shared = Shared::new(pool.granularity(), pool.most_free());
+        let largest = devices.iter().map(|device| device.shared().pool.largest()).min();
+        let shared = Shared::new(pool.granularity(), pool.most_free(), largest.unwrap_or(u64::MAX));
         let target = GroupTarget { first: first.clone(), devices: devices.len() };
         Ok(Self(Arc::new(Inner { devices, target, shared, exchange })))
     }

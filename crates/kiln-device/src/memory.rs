@@ -17,6 +17,8 @@ pub struct Pool<M>(Arc<State<M>>);
 struct State<M> {
     granularity: u64,
     most_free: u64,
+    /// The largest allocation, rounded down to whole granules.
+    largest: u64,
     live: AtomicU64,
     free: Mutex<Free<M>>,
 }
@@ -127,15 +129,17 @@ impl<M> Drop for Allocation<M> {
 }
 
 impl<M> Pool<M> {
-    pub(crate) fn new(granularity: u64, most_free: u64) -> Self {
+    pub(crate) fn new(granularity: u64, most_free: u64, largest: u64) -> Self {
         let free = Mutex::new(Free { by_size: BTreeMap::new(), bytes: 0 });
         let granularity = granularity.max(VECTOR_BYTES);
-        Self(Arc::new(State { granularity, most_free, live: AtomicU64::new(0), free }))
+        let largest = largest / granularity * granularity;
+        Self(Arc::new(State { granularity, most_free, largest, live: AtomicU64::new(0), free }))
     }
 
-    /// The size of the allocation for this many bytes: at most an eighth larger, so that like sizes share allocations.
+    /// The size of the allocation for this many bytes: at most an eighth larger, so that like sizes share allocations, and not
+    /// beyond the largest allocation of the device if the bytes fit that.
     pub fn size_class(&self, bytes: u64) -> u64 {
-        size_class(bytes, self.0.granularity)
+        size_class(bytes, self.0.granularity).min(self.0.largest.max(bytes))
     }
 
     /// What sizes of allocations are multiples of.
@@ -146,6 +150,11 @@ impl<M> Pool<M> {
     /// Bytes of free memory that are kept.
     pub(crate) fn most_free(&self) -> u64 {
         self.0.most_free
+    }
+
+    /// Bytes of the largest allocation of the device.
+    pub(crate) fn largest(&self) -> u64 {
+        self.0.largest
     }
 
     /// Memory of at least this many bytes, its contents undefined. When `allocate` is out of memory, the free allocations are
@@ -206,7 +215,7 @@ mod tests {
     #[test]
     fn sizes_are_whole_vectors_and_waste_little() {
         for granularity in [16, 256] {
-            let pool = Pool::<()>::new(granularity, 0);
+            let pool = Pool::<()>::new(granularity, 0, u64::MAX);
             for bytes in [0, 1, 16, 17, 100, 257, 1000, 4097, 1 << 20, (1 << 20) + 1, 3_000_000_001, 30_000_000_001] {
                 let size = pool.size_class(bytes);
                 assert!(size >= bytes.max(granularity) && size.is_multiple_of(granularity), "{bytes} -> {size}");
@@ -216,8 +225,21 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_not_beyond_the_largest_allocation() {
+        let largest = 1_000_000;
+        let pool = Pool::<()>::new(256, 0, largest + 255);
+        assert!(size_class(largest - 1000, 256) > largest);
+        for bytes in [largest - 1000, largest - 64, largest - 63] {
+            let size = pool.size_class(bytes);
+            assert!((bytes..=largest + 255).contains(&size) && size.is_multiple_of(256), "{bytes} -> {size}");
+        }
+        assert_eq!(pool.size_class(1000), size_class(1000, 256));
+        assert!(pool.size_class(largest + 256) > largest + 255, "the device refuses it");
+    }
+
+    #[test]
     fn dropped_memory_is_used_again_and_counted() {
-        let pool = Pool::new(16, 1000);
+        let pool = Pool::new(16, 1000, u64::MAX);
         let made = AtomicU64::new(0);
         let allocate = |_: u64| Ok(made.fetch_add(1, Ordering::Relaxed));
         let first = pool.take(100, allocate).unwrap();
@@ -239,7 +261,7 @@ mod tests {
 
     #[test]
     fn views_stay_within_their_region() {
-        let region = Pool::new(16, 0).take(64, |_| Ok(())).unwrap();
+        let region = Pool::new(16, 0, u64::MAX).take(64, |_| Ok(())).unwrap();
         assert!(region.part(0, 64, 16).is_some() && region.part(48, 16, 16).is_some());
         for (offset, bytes, alignment) in
             [(0, 0, 16), (8, 8, 16), (48, 17, 16), (64, 1, 16), (u64::MAX, 1, 16), (0, u64::MAX, 16), (16, 16, 32)]
@@ -254,7 +276,7 @@ mod tests {
 
     #[test]
     fn free_memory_goes_back_before_an_allocation_fails() {
-        let pool = Pool::new(16, u64::MAX);
+        let pool = Pool::new(16, u64::MAX, u64::MAX);
         drop(pool.take(1000, |_| Ok(())).unwrap());
         let tries = AtomicU64::new(0);
         let full = |bytes: u64| match tries.fetch_add(1, Ordering::Relaxed) {

@@ -124,7 +124,7 @@ impl CudaDevice {
         let hardware =
             Hardware { target: kernels.target, multiprocessors: info.multiprocessors, precision: options.precision };
         // A quarter of the memory at most, because other programs use the device too.
-        let shared = Shared::new(GRANULARITY, info.memory / 4);
+        let shared = Shared::new(GRANULARITY, info.memory / 4, u64::MAX);
         let staging = Staging::new(context.clone());
         let inner = Inner { info, hardware, profiling: options.profile, kernels, staging, shared, context };
         Ok(Self { inner: Arc::new(inner) })

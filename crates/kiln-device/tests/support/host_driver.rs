@@ -286,7 +286,7 @@ impl HostDevice {
         Self(Arc::new(Inner {
             name: name.to_owned(),
             target: HostTarget { fusion: options.fusion, unsupported: options.unsupported },
-            shared: Shared::new(16, options.most_free),
+            shared: Shared::new(16, options.most_free, u64::MAX),
             used: Arc::default(),
             limit: options.memory.into(),
             state: Mutex::default(),

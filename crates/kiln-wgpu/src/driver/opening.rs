@@ -35,6 +35,9 @@ const GRANULARITY: u64 = 16;
 /// Free memory beyond this is returned to the driver.
 const MOST_FREE: u64 = 1 << 30;
 
+/// Maximum bytes of a binding: the sizes that shaders see have 32 bits. Metal reports more.
+const MOST_BOUND: u64 = u32::MAX as u64;
+
 /// Held while adapters are enumerated or a device is opened.
 #[cfg(not(target_arch = "wasm32"))]
 static OPENING: Mutex<()> = Mutex::new(());
@@ -100,6 +103,11 @@ async fn open(
     // Errors outside of all scopes would otherwise end the process.
     device.on_uncaptured_error(Arc::new(move |error| tracing::error!("{name}: {error}")));
     Ok((device, queue, lost))
+}
+
+/// The maximum bytes of a binding on an adapter with this limit: whole vectors, so that the last operand that fits has room.
+fn most_bound(limit: u64) -> u64 {
+    limit.min(MOST_BOUND) / GRANULARITY * GRANULARITY
 }
 
 impl GpuDevice {
@@ -197,6 +205,7 @@ impl GpuDevice {
         }
         // Requests the full limits of the adapter: the defaults are those of the weakest browser.
         let mut limits = adapter.limits();
+        limits.max_storage_buffer_binding_size = most_bound(limits.max_storage_buffer_binding_size);
         if !features.contains(wgpu::Features::IMMEDIATES) {
             limits.max_immediate_size = 0;
         }
@@ -219,6 +228,7 @@ impl GpuDevice {
             }
             _ => None,
         };
+        let largest = limits.max_buffer_size;
         let inner = Inner {
             info,
             device,
@@ -235,7 +245,7 @@ impl GpuDevice {
             pipeline_cache,
             uploads: Uploads::default(),
             readbacks: Readbacks::default(),
-            shared: Shared::new(GRANULARITY, MOST_FREE),
+            shared: Shared::new(GRANULARITY, MOST_FREE, largest),
             lost,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -254,12 +264,18 @@ mod tests {
         let (_, adapter) = all.iter().find(|(info, _)| info == device.adapter()).unwrap();
         let (most, opened) = (adapter.limits(), device.inner.device.limits());
         assert_eq!(opened.max_buffer_size, most.max_buffer_size);
-        assert_eq!(opened.max_storage_buffer_binding_size, most.max_storage_buffer_binding_size);
+        assert_eq!(opened.max_storage_buffer_binding_size, most_bound(most.max_storage_buffer_binding_size));
         assert_eq!(opened.max_compute_workgroup_storage_size, most.max_compute_workgroup_storage_size);
         assert_eq!(opened.max_compute_workgroups_per_dimension, most.max_compute_workgroups_per_dimension);
         let features = adapter.features() & DeviceOptions::new().features();
         assert!(device.inner.device.features().contains(features - cooperative::FEATURES));
         assert!(wgpu::Limits::default().max_buffer_size <= opened.max_buffer_size);
+    }
+
+    #[test]
+    fn bindings_are_smaller_than_what_shaders_can_count() {
+        assert_eq!([1 << 40, 1 << 32, u32::MAX.into()].map(most_bound), [(1 << 32) - 16; 3]);
+        assert_eq!([(1 << 31) - 1, 1 << 27].map(most_bound), [(1 << 31) - 16, 1 << 27]);
     }
 
     #[test]
