@@ -116,12 +116,21 @@ impl<D: Driver> GraphRunner<D> {
     /// The errors of [`GraphRunner::read`].
     pub fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
         let region = self.resident(graph, source)?.region().clone();
+        let is_shared = self.is_shared(&region);
         self.bind(id, region);
-        match self.shared.contains(&source) {
+        match is_shared {
             true => self.shared.insert(id),
             false => self.shared.remove(&id),
         };
         Ok(())
+    }
+
+    /// Whether the caller holds this memory: that of an input, or of results of an execution.
+    fn is_shared(&self, region: &RegionOf<D>) -> bool {
+        let mut inputs = self.inputs.iter().filter(|(id, _)| self.shared.contains(id)).map(|(_, input)| input);
+        let mut results =
+            self.ready.iter().filter(|ready| ready.is_shared).flat_map(|ready| ready.executable.results());
+        inputs.any(|input| input.shares(region)) || results.any(|result| result.shares(region))
     }
 
     /// Forgets inputs, and executions that read or made them: their memory is free as soon as nobody else holds it.
@@ -143,13 +152,15 @@ impl<D: Driver> GraphRunner<D> {
         }
     }
 
-    /// Copies an input to the device.
+    /// Copies an input to the device. It replaces the memory of an input that is there already, for the next execution.
     ///
     /// # Errors
     /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn upload(&mut self, id: TensorId, operand: &Operand<'_>) -> Result<()> {
         let tensor = Tensor::upload(&self.device, operand).await?;
-        self.inputs.insert(id, tensor.region().clone());
+        self.is_stale |= self.has(id);
+        self.bind(id, tensor.region().clone());
+        self.shared.remove(&id);
         Ok(())
     }
 
@@ -430,8 +441,8 @@ impl<D: Driver> GraphRunner<D> {
             return Ok(None);
         }
         let begun = ready.executable.begin(types.iter().map(TensorType::bytes), waiting).await?;
-        self.end(ready);
         let Some(arriving) = begun else { return Ok(None) };
+        self.end(ready);
         Ok(Some(Box::pin(async move {
             let filled = |(ty, bytes): (&TensorType, Vec<u8>)| {
                 let mut buffer = Buffer::zeros(ty)?;
@@ -458,9 +469,12 @@ impl<D: Driver> GraphRunner<D> {
     /// [`Error::Unavailable`] where the device does not time them, [`Error::Parameter`] where nothing was executed since the
     /// inputs changed, [`Error::DeviceLost`].
     pub async fn profile(&self, waiting: Waiting) -> Result<Profile> {
-        match self.last() {
+        match self.last().filter(|_| !self.is_stale) {
             Some(ready) => ready.executable.profile(waiting).await,
-            None => Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() }),
+            None => {
+                let reason = "nothing was executed since the inputs changed".into();
+                Err(Error::Parameter { op: "profile", reason })
+            }
         }
     }
 

@@ -450,7 +450,7 @@ fn kernels_are_timed_where_that_is_asked_for() {
     let (mut batch, ..) = layer(&device());
     batch.execute_all().unwrap();
     assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
-    let (mut batch, _, [product, _, out]) =
+    let (mut batch, [x, ..], [product, _, out]) =
         layer(&HostDevice::new(HostOptions { profiles: true, ..HostOptions::default() }));
     assert!(matches!(batch.profile(), Err(Error::Parameter { .. })), "nothing has run");
     batch.execute(&[out]).unwrap();
@@ -459,6 +459,10 @@ fn kernels_are_timed_where_that_is_asked_for() {
     assert_eq!((names, profile.nanoseconds()), (vec!["matmul", "fused"], 3000.0));
     batch.prepare(&[product]).unwrap();
     assert_eq!(batch.profile().unwrap(), profile, "preparing is not executing");
+    batch.set(x, &[0.0; 4]).unwrap();
+    assert!(matches!(batch.profile(), Err(Error::Parameter { .. })), "an input changed");
+    batch.execute(&[out]).unwrap();
+    assert_eq!(batch.profile().unwrap(), profile);
     assert!(profile.to_string().contains("total"));
 }
 
@@ -615,4 +619,65 @@ fn a_graph_reads_what_another_one_left_on_the_device() {
     assert!(device.memory_use().live < live && !runner.has(y) && !runner.has(read) && runner.has(x));
     let stranger = second.input(square);
     assert!(matches!(runner.alias(read, &second, stranger), Err(Error::Parameter { .. })));
+}
+
+/// `-x` of four elements.
+fn negated() -> (Graph, TensorId, TensorId) {
+    let mut graph = Graph::new();
+    let x = graph.input(TensorType::f32(Shape::new(&[4]).unwrap()));
+    let y = graph.record(Elementwise::neg(), &[x]).unwrap();
+    (graph, x, y)
+}
+
+#[test]
+fn an_input_in_memory_of_a_result_that_the_caller_holds_is_not_written() {
+    let mut runner = GraphRunner::new(device());
+    let (first, x, y) = negated();
+    let (second, read, z) = negated();
+    block_on(runner.upload(x, &Operand::vector(&[1.0; 4]))).unwrap();
+    block_on(runner.execute(&first, &[y], Waiting::Here)).unwrap();
+    let held = runner.tensor(&first, y).unwrap();
+    runner.alias(read, &first, y).unwrap();
+    block_on(runner.set(&second, read, Data::F32(&[7.0; 4]))).unwrap();
+    assert_eq!(elements(&held), [-1.0; 4]);
+    block_on(runner.execute(&second, &[z], Waiting::Here)).unwrap();
+    let result = block_on(runner.read(&second, &[z], Waiting::Here)).unwrap();
+    assert_eq!(result[0].as_data().f32(), [-7.0; 4]);
+}
+
+#[test]
+fn an_input_that_is_uploaded_again_replaces_the_one_before() {
+    let device = device();
+    let mut runner = GraphRunner::new(device.clone());
+    let (graph, x, y) = negated();
+    let read = |runner: &GraphRunner<HostDevice>| block_on(runner.read(&graph, &[y], Waiting::Here));
+    let first = upload(&device, &[1.0; 4], &[4]).unwrap();
+    runner.import(x, &first).unwrap();
+    block_on(runner.execute(&graph, &[y], Waiting::Here)).unwrap();
+    assert_eq!(read(&runner).unwrap()[0].as_data().f32(), [-1.0; 4]);
+    block_on(runner.upload(x, &Operand::vector(&[2.0; 4]))).unwrap();
+    assert!(matches!(read(&runner), Err(Error::Parameter { .. })), "a result of the old input");
+    block_on(runner.execute(&graph, &[y], Waiting::Here)).unwrap();
+    assert_eq!(read(&runner).unwrap()[0].as_data().f32(), [-2.0; 4]);
+    // Its memory is the runner's own.
+    let before = device.statistics();
+    block_on(runner.set(&graph, x, Data::F32(&[3.0; 4]))).unwrap();
+    block_on(runner.execute(&graph, &[y], Waiting::Here)).unwrap();
+    assert_eq!(read(&runner).unwrap()[0].as_data().f32(), [-3.0; 4]);
+    assert_eq!(since(&device, before).bind_groups, 0);
+    assert_eq!(elements(&first), [1.0; 4]);
+}
+
+#[test]
+fn what_was_not_begun_is_no_execution() {
+    let mut runner = GraphRunner::new(device());
+    let (mut graph, x, y) = negated();
+    let next = graph.input(graph.ty(y).unwrap());
+    for input in [x, next] {
+        block_on(runner.upload(input, &Operand::vector(&[1.0; 4]))).unwrap();
+    }
+    let begun = block_on(runner.begin(&graph, &[y], [y, next], Waiting::Here)).unwrap();
+    assert!(begun.is_none());
+    let read = block_on(runner.read(&graph, &[y], Waiting::Here));
+    assert!(matches!(read, Err(Error::Parameter { .. })), "{read:?}");
 }

@@ -462,6 +462,8 @@ impl Driver for HostDevice {
     const FAULT_STRIDE: u64 = 256;
     const FAULT_POSITION: usize = 0;
     const COPY_ALIGNMENT: u64 = 4;
+    // Its default `begin` never submits, as that of a device whose results are too large does.
+    const BEGINS: bool = true;
     const MOST_READY_BYTES: u64 = 1 << 16;
 
     async fn open_device(choice: &HostChoice, options: &HostOptions, waiting: Waiting) -> Result<Self> {
