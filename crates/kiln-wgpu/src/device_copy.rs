@@ -6,7 +6,7 @@ use kiln_ir::Result;
 use kiln_ir::graph::Graph;
 use kiln_shaders::COPY;
 
-use crate::plan::{Code, Dispatch, Grid, Word};
+use crate::plan::{Code, Dispatch, Grid, Slice, Word};
 use crate::{GpuDevice, GpuTensor};
 use kiln_device::{Executable, Location, Plan, blocking_and_async};
 
@@ -33,7 +33,7 @@ impl DeviceCopy {
             let [from, to] = [graph.input(tensor.ty()), graph.input(tensor.ty())];
             let copy = Dispatch {
                 code: Code::Kernel(COPY, Vec::new()),
-                buffers: vec![Location::Input(from).into(), Location::Input(to).into()],
+                buffers: [from, to].map(|id| Slice::new(Location::Input(id), tensor.ty().bytes())).to_vec(),
                 params: vec![Word::from(vectors).0],
                 groups: Grid::invocations(vectors).folded(device.inner.target.limits.max_compute_workgroups_per_dimension),
             };

@@ -1,6 +1,7 @@
 //! Dispatches: kernels with their parameters, on memory that is named and not allocated yet.
 
-use kiln_device::Location;
+use kiln_device::memory::VECTOR_BYTES;
+use kiln_device::{Location, Value};
 use kiln_ir::Precision;
 use kiln_shaders::elementwise::Chain;
 use kiln_shaders::{Capabilities, Head, Kernel, Together};
@@ -53,19 +54,37 @@ impl From<f32> for Word {
     }
 }
 
-/// Part of a buffer.
+/// Part of a buffer, no more than what a kernel uses: memory that is shared may be larger than a binding can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) at: Location,
     /// First byte; a multiple of the alignment that the device requires.
     pub(crate) offset: u64,
-    /// Number of bytes; `None` for all that follow.
-    pub(crate) bytes: Option<u64>,
+    /// Number of bytes: whole vectors, at least one.
+    pub(crate) bytes: u64,
 }
 
-impl From<Location> for Slice {
-    fn from(at: Location) -> Self {
-        Self { at, offset: 0, bytes: None }
+impl Slice {
+    /// The first bytes of a buffer.
+    pub(crate) fn new(at: Location, bytes: usize) -> Self {
+        Self { at, offset: 0, bytes: 0 }.part(0, bytes)
+    }
+
+    /// The words of a kind of fault.
+    pub(crate) fn fault(at: Location) -> Self {
+        Self { at, offset: 0, bytes: FAULT_STRIDE }
+    }
+
+    /// The bytes from `offset` on.
+    pub(crate) fn part(self, offset: usize, bytes: usize) -> Self {
+        let bytes = (bytes as u64).max(1).next_multiple_of(VECTOR_BYTES);
+        Self { offset: self.offset + offset as u64, bytes, ..self }
+    }
+}
+
+impl From<Value> for Slice {
+    fn from(value: Value) -> Self {
+        Self::new(value.at, value.ty.bytes())
     }
 }
 
@@ -286,7 +305,7 @@ mod tests {
     fn dispatches_with_scratch_memory_or_many_workgroups_stay_apart() {
         let of = |groups: u32, at: Location| Dispatch {
             code: Code::Kernel(kiln_shaders::COPY, Vec::new()),
-            buffers: vec![at.into(), Location::Slot(1).into()],
+            buffers: [at, Location::Slot(1)].map(|at| Slice::new(at, 16)).to_vec(),
             params: Vec::new(),
             groups: [groups, 1, 1],
         };

@@ -87,36 +87,31 @@ fn plan(
             groups: Grid::groups_of(groups).folded(most),
         });
     };
+    let partial = 4 * tiles;
+    let folded = 4 * tiles.div_ceil(2).max(1);
+    let [of_tiles, of_folds] = [Slice::new(PARTIAL, partial), Slice::new(FOLDED, folded)];
     let vectors = if width.is_multiple_of(4) { 4 } else { 1 };
     // Bytes of a row of tiles; the last row may be lower than the others.
     let bytes = 4 * TILE_SIZE * width;
     for piece in pieces(limits, down, &[bytes]) {
         let rows = (piece.len * TILE_SIZE).min(height - piece.start * TILE_SIZE);
-        let of_piece = Slice { bytes: Some((4 * rows * width) as u64), ..piece.of(Location::Input(input), bytes) };
-        let x = if piece.len == down { Location::Input(input).into() } else { of_piece };
+        let x = Slice::new(Location::Input(input), ty.bytes()).part(piece.start * bytes, 4 * rows * width);
         let total = across * piece.len;
         let constants = vec![kiln_shaders::constant(reduction), ("WIDTH", vectors)];
         let params = [width, rows, across, total, across * piece.start];
         if total > 0 {
-            add(kiln_shaders::TILED, constants, [x, PARTIAL.into()], &params, total.div_ceil(TILES));
+            add(kiln_shaders::TILED, constants, [x, of_tiles], &params, total.div_ceil(TILES));
         }
     }
-    let partial = 4 * tiles as u64;
-    let mut results = vec![(PARTIAL, partial)];
+    let mut results = vec![(PARTIAL, partial as u64)];
     if fold {
-        add(
-            kiln_shaders::TILED_FOLD,
-            vec![kiln_shaders::constant(reduction)],
-            [PARTIAL.into(), FOLDED.into()],
-            &[tiles],
-            1,
-        );
+        add(kiln_shaders::TILED_FOLD, vec![kiln_shaders::constant(reduction)], [of_tiles, of_folds], &[tiles], 1);
         results.push((FOLDED, 4));
     }
     let plan = Plan {
         steps: dispatches,
         slots: Vec::new(),
-        scratch: vec![partial, 4 * tiles.div_ceil(2).max(1) as u64],
+        scratch: vec![partial as u64, folded as u64],
         kept: Vec::new(),
         faults: Vec::new(),
         inputs: vec![(input, ty.bytes() as u64)],

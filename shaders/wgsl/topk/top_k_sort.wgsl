@@ -43,8 +43,9 @@ fn main(
     for (var i = local; i < 2048u; i += ${WORKGROUP}u) {
         let own = unit + i / p.size;
         let rank = i % p.size;
-        if own < p.total && rank < p.k {
-            let candidate = held(i);
+        let candidate = held(i);
+        // The last run of a row may be shorter.
+        if own < p.total && rank < p.k && candidate.position < p.n {
             let place = own * p.k + rank;
             indices[place] = candidate.position;
 #if LAST

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use kiln_device::{Bindings, Location, Profile, Read};
+use kiln_device::{Bindings, Profile, Read};
 use kiln_ir::{Error, Result};
 
 use super::downloads::{Group, Readback, groups};
 use super::mapped;
 use super::pipelines::Pipeline;
 use super::timestamps::Timestamps;
-use crate::plan::{Dispatch, FAULT_STRIDE, Slice};
+use crate::plan::{Dispatch, Slice};
 use crate::{GpuDevice, Region};
 use kiln_device::waiting::{Arriving, Waiting};
 
@@ -272,10 +272,7 @@ fn bind(device: &GpuDevice, dispatches: &[Dispatch], memory: &Bindings<wgpu::Buf
 /// # Errors
 /// [`Error::Limit`] if it exceeds the maximum binding.
 fn binding<'a>(device: &GpuDevice, slice: &Slice, region: &'a Region) -> Result<wgpu::BufferBinding<'a>> {
-    let (offset, bytes) = match slice.at {
-        Location::Fault(_) => (0, FAULT_STRIDE),
-        _ => (slice.offset, slice.bytes.unwrap_or(region.bytes() - slice.offset)),
-    };
+    let Slice { offset, bytes, .. } = *slice;
     let limit = device.inner.target.limits.max_storage_buffer_binding_size;
     if bytes > limit {
         let device = device.adapter().name.clone();

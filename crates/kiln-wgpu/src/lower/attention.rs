@@ -63,7 +63,7 @@ impl Lower<GpuDevice> for Attention {
         let bytes =
             [4 * e.group * e.s * e.d, row_bytes(k, e.d) * e.t, row_bytes(v, e.dv) * e.t, 4 * e.group * e.s * e.dv];
         for piece in pieces(&plan.target.limits, e.batch * e.kv_heads, &bytes) {
-            let values = [q.at, k.at, v.at, outputs[0].at];
+            let values = [q, k, v, outputs[0]];
             let [q, k, v, out] = [0, 1, 2, 3].map(|i: usize| piece.of(values[i], bytes[i]));
             let e = AttentionExtents { batch: 1, kv_heads: piece.len, ..e };
             let more = more.as_ref().map(|more| More { first_head: piece.start * e.group, ..*more });
@@ -156,8 +156,7 @@ impl More {
             other => Ok(other.unwrap_or(nothing)),
         };
         let given = [places.positions, places.lengths, places.sinks, places.slopes];
-        let operands: Vec<Location> =
-            given.into_iter().map(|place| Ok(word(plan, place)?.at)).collect::<Result<_>>()?;
+        let operands: Vec<Value> = given.into_iter().map(|place| word(plan, place)).collect::<Result<_>>()?;
         let mask = word(plan, places.mask)?;
         let n = queries + heads;
         let mut params: Vec<Word> = [e.s, e.t, queries, heads].map(Word::from).to_vec();
@@ -166,14 +165,16 @@ impl More {
         params.push(n.into());
         // The layers of a model whose operands are the same share them.
         let key: Vec<u32> = params.iter().map(|word| word.0).collect();
-        let real: Vec<Location> = operands.iter().copied().filter(|&at| at != nothing.at).collect();
-        let (sights, is_new) = plan.kept_bytes("sights", &key, &real, 4 * (3 * queries + 2 * heads));
+        let real: Vec<Location> = operands.iter().map(|operand| operand.at).filter(|&at| at != nothing.at).collect();
+        let bytes = 4 * (3 * queries + 2 * heads);
+        let (sights, is_new) = plan.kept_bytes("sights", &key, &real, bytes);
+        let sights = Slice::new(sights, bytes);
         if is_new {
             let fault = match places.lengths {
-                Some(_) => plan.fault(op.name(), e.t + 1),
-                None => plan.scratch_bytes(16),
+                Some(_) => Slice::fault(plan.fault(op.name(), e.t + 1)),
+                None => Slice::new(plan.scratch_bytes(16), 16),
             };
-            let buffers = [&operands[..], &[sights, fault]].concat();
+            let buffers: Vec<Slice> = operands.into_iter().map(Slice::from).chain([sights, fault]).collect();
             plan.run(ATTENTION_SIGHTS, &[], &buffers, &params, Grid::invocations(n.max(1)));
         }
         let mask_kind = match places.mask {
@@ -183,10 +184,10 @@ impl More {
         };
         let mask_strides = places.mask.map_or([0; 4], |_| e.mask_strides(&mask.ty.shape));
         Ok(Self {
-            sights: sights.into(),
+            sights,
             sinks: 3 * queries,
             slopes: 3 * queries + heads,
-            mask: mask.at.into(),
+            mask: mask.into(),
             mask_kind,
             mask_strides,
             cap: op.soft_cap,
@@ -226,7 +227,7 @@ impl Parts {
     ) -> Result<Self> {
         let at = match (splits, more) {
             (1, None) => out,
-            _ => plan.scratch(TensorType::f32(Shape::new(&[splits, rows, d + 2])?)).at.into(),
+            _ => plan.scratch(TensorType::f32(Shape::new(&[splits, rows, d + 2])?)).into(),
         };
         Ok(Self { at, rows, d, splits })
     }

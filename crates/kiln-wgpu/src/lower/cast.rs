@@ -12,7 +12,7 @@ use crate::plan::{Code, Grid, Slice};
 impl Lower<GpuDevice> for Cast {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let types = [inputs[0], outputs[0]].map(|value| value.ty.dtype);
-        cast(plan, [inputs[0].at.into(), outputs[0].at.into()], types, inputs[0].ty.shape.numel());
+        cast(plan, [inputs[0].into(), outputs[0].into()], types, inputs[0].ty.shape.numel());
         Ok(())
     }
 }
@@ -31,6 +31,6 @@ pub(super) fn cast(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DTyp
 /// Casts f16 or bf16 to f32 for the duration of this step.
 pub(crate) fn widened(plan: &mut Lowering<'_>, value: Value) -> Value {
     let wide = plan.scratch(TensorType::f32(value.ty.shape));
-    cast(plan, [value.at.into(), wide.at.into()], [value.ty.dtype, DType::F32], value.ty.shape.numel());
+    cast(plan, [value.into(), wide.into()], [value.ty.dtype, DType::F32], value.ty.shape.numel());
     wide
 }

@@ -41,7 +41,7 @@ pub(super) fn in_words(plan: &mut Lowering<'_>, value: Value) -> Value {
         return value;
     }
     let words = plan.scratch(TensorType { dtype: to, shape: value.ty.shape });
-    cast(plan, [value.at.into(), words.at.into()], [value.ty.dtype, to], value.ty.shape.numel());
+    cast(plan, [value.into(), words.into()], [value.ty.dtype, to], value.ty.shape.numel());
     words
 }
 
@@ -55,14 +55,14 @@ fn of_each(plan: &mut Lowering<'_>, code: &Code, operands: &[Value], out: Value)
         for operand in operands {
             let length = operand.ty.shape.numel();
             if length == n {
-                buffers.push(piece.of(operand.at, operand.ty.dtype.size()));
+                buffers.push(piece.of(*operand, operand.ty.dtype.size()));
                 words.extend([piece.len, 0].map(Word::from));
             } else {
-                buffers.push(operand.at.into());
+                buffers.push((*operand).into());
                 words.extend([length, piece.start % length].map(Word::from));
             }
         }
-        buffers.push(piece.of(out.at, out.ty.dtype.size()));
+        buffers.push(piece.of(out, out.ty.dtype.size()));
         plan.dispatch(code.clone(), buffers, &words, Grid::invocations(vectors));
     }
 }

@@ -14,7 +14,7 @@ use crate::plan::{Code, Grid, Slice, Word};
 impl Lower<GpuDevice> for Convolve2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
-        let (picture, kernel, out) = (inputs[0].at, inputs[1].at, outputs[0].at);
+        let (picture, kernel, out) = (inputs[0], inputs[1], outputs[0]);
         // A stride without effect may have any value.
         let taken = |stride: usize, results: usize| if results == 1 { 1 } else { stride };
         let stride = (taken(self.stride.0, e.out_h), taken(self.stride.1, e.out_w));
@@ -162,8 +162,7 @@ impl Lower<GpuDevice> for ConvolveTranspose2d {
             let n = piece.len * c_out * out_h * out_w;
             let params = [&extents[..], &[c_in, c_out / groups, out_h, out_w, n]].concat();
             let params: Vec<Word> = params.into_iter().map(Word::from).collect();
-            let buffers =
-                vec![inputs[1].at.into(), piece.of(inputs[0].at, bytes[0]), piece.of(outputs[0].at, bytes[1])];
+            let buffers = vec![inputs[1].into(), piece.of(inputs[0], bytes[0]), piece.of(outputs[0], bytes[1])];
             plan.dispatch(Code::Kernel(CONVOLVE_TRANSPOSE, vec![]), buffers, &params, Grid::invocations(n));
         }
         Ok(())

@@ -23,7 +23,7 @@ impl Lower<GpuDevice> for Cumsum {
         along_last(plan, self.axis, inputs[0], outputs, |plan, x, outputs| {
             let n = x.ty.shape.columns();
             for piece in pieces(&plan.target.limits, x.ty.shape.rows(), &[4 * n]) {
-                let [x, y] = [x.at, outputs[0].at].map(|at| piece.of(at, 4 * n));
+                let [x, y] = [x, outputs[0]].map(|value| piece.of(value, 4 * n));
                 rows(plan, outputs[0].ty.dtype, x, y, piece.len, n)?;
             }
             Ok(())
@@ -51,7 +51,7 @@ fn rows(plan: &mut Lowering<'_>, dtype: DType, x: Slice, y: Slice, rows: usize, 
         return Ok(());
     }
     let ty = TensorType::u32(Shape::new(&[rows, parts])?);
-    let [totals, before] = [0, 1].map(|_| Slice::from(plan.scratch(ty).at));
+    let [totals, before] = [0, 1].map(|_| Slice::from(plan.scratch(ty)));
     run(plan, CUMSUM_TOTALS, None, vec![x, totals], &words, rows * parts);
     let of_totals = [parts, parts.next_multiple_of(Cumsum::TILE), 1, rows].map(Word::from);
     run(plan, CUMSUM, Some(false), vec![totals, totals, before], &of_totals, rows);

@@ -6,7 +6,7 @@ use kiln_shaders::{Access, Kernel};
 
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Grid, Word};
+use crate::plan::{Grid, Slice, Word};
 
 /// The kernel of a custom operation in WGSL, one of [`CustomOperation::kernels`](kiln_ir::op::CustomOperation::kernels).
 ///
@@ -56,7 +56,7 @@ impl Lower<GpuDevice> for Custom {
             );
             return Err(Error::Parameter { op: self.name(), reason });
         }
-        let buffers: Vec<_> = inputs.iter().chain(outputs).map(|value| value.at).collect();
+        let buffers: Vec<Slice> = inputs.iter().chain(outputs).map(|&value| value.into()).collect();
         let params: Vec<Word> = launch.params.iter().map(|&word| word.into()).collect();
         plan.run(kernel, &[], &buffers, &params, Grid::groups_of(launch.workgroups));
         Ok(())

@@ -67,8 +67,8 @@ fn run(
     let chain = Chain { inputs: reads, calls, outputs: written };
     for piece in pieces(&plan.target.limits, n, &sizes) {
         let slice = |value: &Value, whole: bool| match whole {
-            true => piece.of(value.at, value.ty.dtype.size()),
-            false => value.at.into(),
+            true => piece.of(*value, value.ty.dtype.size()),
+            false => (*value).into(),
         };
         let vectors = piece.len.div_ceil(4);
         let mut words: Vec<Word> = vec![vectors.into()];

@@ -1,6 +1,5 @@
 //! Products of rows with the matrices of the experts that are chosen for them.
 
-use kiln_device::Location;
 use kiln_ir::op::{ExpertExtents, ExpertTiles, MatmulByExpert, Operation};
 use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{EXPERT_BLOCKS, EXPERT_ROWS, EXPERTS_GROUP, WORKGROUP, number};
@@ -29,12 +28,13 @@ impl Tiles {
             return Ok(Self { of, chosen: index, slots: index });
         }
         let ExpertTiles { rows, count } = of;
-        let mut scratch = |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);
-        let (slots, chosen): (Location, Location) = (scratch(count * rows)?, scratch(count)?);
+        let mut scratch =
+            |n: usize| Ok::<Slice, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).into());
+        let (slots, chosen) = (scratch(count * rows)?, scratch(count)?);
         let words = [e.products(), e.experts, count].map(Word::from);
         let code = Code::Kernel(EXPERTS_GROUP, vec![("ROWS", rows as u32)]);
-        plan.dispatch(code, vec![index, slots.into(), chosen.into()], &words, Grid::groups_of(e.experts));
-        Ok(Self { of, chosen: chosen.into(), slots: slots.into() })
+        plan.dispatch(code, vec![index, slots, chosen], &words, Grid::groups_of(e.experts));
+        Ok(Self { of, chosen, slots })
     }
 }
 
@@ -53,7 +53,7 @@ impl Lower<GpuDevice> for MatmulByExpert {
         let x = if x.ty.dtype == DType::F32 { x } else { widened(plan, x) };
         for rows in pieces(&plan.target.limits, e.rows, &[4 * e.k, 4 * e.used * e.n, 4 * e.used]) {
             let of = [(x, e.k), (indices, e.used), (outputs[0], e.used * e.n)];
-            let [x, index, out] = of.map(|(value, words)| rows.of(value.at, 4 * words));
+            let [x, index, out] = of.map(|(value, words)| rows.of(value, 4 * words));
             let e = ExpertExtents { rows: rows.len, ..e };
             plan.part(|plan| {
                 let tiles = Tiles::new(plan, index, &e)?;
@@ -70,7 +70,7 @@ fn multiply(plan: &mut Lowering<'_>, e: ExpertExtents, tiles: &Tiles, [x, out]: 
     let all = e.experts * e.n;
     let row_bytes = weights.ty.bytes() / all;
     for piece in pieces(&plan.target.limits, all, &[row_bytes]) {
-        let buffers = vec![x, piece.of(weights.at, row_bytes), tiles.chosen, tiles.slots, out];
+        let buffers = vec![x, piece.of(weights, row_bytes), tiles.chosen, tiles.slots, out];
         let extents = [e.products(), e.used, e.experts, e.n].map(Word::from);
         let here = [piece.start, piece.len].map(Word::from);
         let (code, own, cut) = match weights.ty.dtype {

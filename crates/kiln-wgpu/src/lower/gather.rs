@@ -9,7 +9,7 @@ use super::cast::cast;
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Code, Grid, Word};
+use crate::plan::{Code, Grid, Slice, Word};
 
 /// Maximum number of indices that a single workgroup checks while the others copy.
 const SCANNED: usize = 1 << 14;
@@ -33,7 +33,7 @@ impl Lower<GpuDevice> for Gather {
         match dtype {
             DType::Blocks(format) => Dequantize { format }.lower(plan, &[stored], outputs),
             _ => {
-                cast(plan, [stored.at.into(), out.at.into()], [dtype, out.ty.dtype], shape.numel());
+                cast(plan, [stored.into(), out.into()], [dtype, out.ty.dtype], shape.numel());
                 Ok(())
             }
         }
@@ -49,7 +49,7 @@ fn rows(plan: &mut Lowering<'_>, op: &'static str, inputs: &[Value], out: Value)
     let scan = count <= SCANNED || row == 0;
     copied(plan, &[table], row, inputs[1], out, (fault, scan));
     if !scan {
-        plan.run(GATHER_FAULT, &[], &[inputs[1].at, fault], &[], Grid::groups_of(1));
+        plan.run(GATHER_FAULT, &[], &[inputs[1].into(), Slice::fault(fault)], &[], Grid::groups_of(1));
     }
 }
 
@@ -74,8 +74,7 @@ pub(super) fn copied(
         for table in tables {
             let here = table.ty.shape.rows();
             for part in pieces(&plan.target.limits, here, &[row]) {
-                let buffers =
-                    vec![part.of(table.at, row), piece.of(indices.at, 4), piece.of(out.at, row), fault.into()];
+                let buffers = vec![part.of(*table, row), piece.of(indices, 4), piece.of(out, row), Slice::fault(fault)];
                 let extents = [first + part.start, part.len, rows, row / unit, piece.start, piece.len, n];
                 let code = Code::Kernel(GATHER, constants.clone());
                 plan.dispatch(code, buffers, &extents.map(Word::from), Grid::invocations(n.max(1)));

@@ -100,7 +100,7 @@ impl Parts {
         let stride = elements.next_multiple_of(4);
         let at = match splits {
             1 => result,
-            _ => plan.scratch(TensorType::f32(Shape::new(&[splits, stride])?)).at.into(),
+            _ => plan.scratch(TensorType::f32(Shape::new(&[splits, stride])?)).into(),
         };
         Ok(Self { at, stride, splits, result })
     }
@@ -181,7 +181,7 @@ impl Product {
             self.b = turned(plan, self.b, 1, k, n)?;
             self.types[1] = DType::F32;
         }
-        let back: Slice = plan.scratch(TensorType::f32(Shape::new(&[n, m])?)).at.into();
+        let back: Slice = plan.scratch(TensorType::f32(Shape::new(&[n, m])?)).into();
         let swapped = Self {
             a: self.b,
             b: self.a,
@@ -373,7 +373,7 @@ fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Re
     if dtype == DType::F32 || elements == 0 {
         return Ok(at);
     }
-    let copy = plan.scratch(TensorType::f32(Shape::new(&[elements])?)).at.into();
+    let copy = plan.scratch(TensorType::f32(Shape::new(&[elements])?)).into();
     cast(plan, [at, copy], [dtype, DType::F32], elements);
     Ok(copy)
 }
@@ -417,9 +417,9 @@ impl Lower<GpuDevice> for Matmul {
         let a = repeated(plan, inputs[0], e.batch, repeat_a)?;
         let b = repeated(plan, inputs[1], e.batch, repeat_b)?;
         let product = Product {
-            a: a.at.into(),
-            b: b.at.into(),
-            c: outputs[0].at.into(),
+            a: a.into(),
+            b: b.into(),
+            c: outputs[0].into(),
             types: [inputs[0].ty.dtype, inputs[1].ty.dtype],
             transpose_a: self.transpose_a,
             transpose_b: self.transpose_b,
@@ -440,9 +440,9 @@ impl Lower<GpuDevice> for Matvec {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (k, m) = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let product = Product {
-            a: inputs[0].at.into(),
-            b: inputs[1].at.into(),
-            c: outputs[0].at.into(),
+            a: inputs[0].into(),
+            b: inputs[1].into(),
+            c: outputs[0].into(),
             types: [inputs[0].ty.dtype, inputs[1].ty.dtype],
             transpose_a: self.transpose,
             transpose_b: false,

@@ -34,7 +34,6 @@ use kiln_shaders::Kernel;
 
 use crate::GpuDevice;
 use crate::plan::{Code, Dispatch, Grid, Slice, Word};
-use kiln_device::Location;
 
 /// The plan that one step adds its dispatches to.
 pub(crate) type Lowering<'a> = kiln_device::Lowering<'a, GpuDevice>;
@@ -46,7 +45,7 @@ pub(crate) trait Dispatches {
         &mut self,
         kernel: Kernel,
         constants: &[(&'static str, u32)],
-        buffers: &[Location],
+        buffers: &[Slice],
         params: &[Word],
         grid: Grid,
     );
@@ -60,12 +59,11 @@ impl Dispatches for Lowering<'_> {
         &mut self,
         kernel: Kernel,
         constants: &[(&'static str, u32)],
-        buffers: &[Location],
+        buffers: &[Slice],
         params: &[Word],
         grid: Grid,
     ) {
-        let buffers = buffers.iter().map(|&at| at.into()).collect();
-        self.dispatch(Code::Kernel(kernel, constants.to_vec()), buffers, params, grid);
+        self.dispatch(Code::Kernel(kernel, constants.to_vec()), buffers.to_vec(), params, grid);
     }
 
     fn dispatch(&mut self, code: Code, buffers: Vec<Slice>, params: &[Word], grid: Grid) {

@@ -1,6 +1,5 @@
 //! The normalisations of rows, of groups of channels, and of channels.
 
-use kiln_device::Location;
 use kiln_ir::op::{BatchNorm, GroupNorm, LayerNorm, RmsNorm, channels_of};
 use kiln_ir::{Result, Shape, TensorType};
 
@@ -9,7 +8,7 @@ use super::rows::Kernels;
 use super::shape::fill;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Code, Grid, Word};
+use crate::plan::{Code, Grid, Slice, Word};
 
 /// The values eps, large_eps, small_eps and small_back of the sources: eps for unscaled rows, for rows whose elements
 /// are scaled by 2^-90, and for those scaled by 2^90; results of the latter are scaled back if eps would overflow.
@@ -22,7 +21,7 @@ fn scales(eps: f32) -> [Word; 4] {
 }
 
 fn norm(plan: &mut Lowering<'_>, layer: bool, eps: f32, inputs: &[Value], out: &Value) -> Result<()> {
-    let operands: Vec<Location> = inputs[1..].iter().map(|operand| operand.at).collect();
+    let operands: Vec<Slice> = inputs[1..].iter().map(|&operand| operand.into()).collect();
     let kernels = Kernels {
         whole: if layer { kiln_shaders::LAYER_NORM } else { kiln_shaders::RMS_NORM },
         parts: kiln_shaders::NORM_PARTS,
@@ -63,17 +62,17 @@ impl Lower<GpuDevice> for GroupNorm {
             filled
         });
         norm(plan, true, self.eps.get(), &[x, scale, shift], &normal)?;
-        let [gamma, beta] = [inputs[1].at, inputs[2].at];
+        let [gamma, beta] = [inputs[1], inputs[2]];
         // Without statistics the placeholders are not read.
-        per_channel(plan, false, 0.0, [normal.at, gamma, beta, gamma, beta, outputs[0].at], [outer, channels, plane]);
+        per_channel(plan, false, 0.0, [normal, gamma, beta, gamma, beta, outputs[0]], [outer, channels, plane]);
         Ok(())
     }
 }
 
 impl Lower<GpuDevice> for BatchNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let [x, gamma, beta, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| inputs[i].at);
-        let buffers = [x, gamma, beta, mean, variance, outputs[0].at];
+        let [x, gamma, beta, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| inputs[i]);
+        let buffers = [x, gamma, beta, mean, variance, outputs[0]];
         per_channel(plan, true, self.eps.get(), buffers, channels_of(&inputs[0].ty));
         Ok(())
     }
@@ -84,7 +83,7 @@ fn per_channel(
     plan: &mut Lowering<'_>,
     statistics: bool,
     eps: f32,
-    [x, gamma, beta, mean, variance, out]: [Location; 6],
+    [x, gamma, beta, mean, variance, out]: [Value; 6],
     [outer, channels, plane]: [usize; 3],
 ) {
     for piece in pieces(&plan.target.limits, outer * channels * plane, &[4]) {

@@ -7,22 +7,17 @@ use crate::plan::Slice;
 pub(crate) struct Piece {
     pub(crate) start: usize,
     pub(crate) len: usize,
-    /// Whether it has all units.
-    whole: bool,
 }
 
 impl Piece {
     /// All units at once.
     pub(crate) const fn whole(units: usize) -> Self {
-        Self { start: 0, len: units, whole: true }
+        Self { start: 0, len: units }
     }
 
     /// The piece's part of a tensor with units of this many bytes.
     pub(crate) fn of(&self, of: impl Into<Slice>, bytes: usize) -> Slice {
-        let whole = of.into();
-        let offset = whole.offset + (self.start * bytes) as u64;
-        let len = (self.len * bytes).next_multiple_of(16) as u64;
-        if self.whole { whole } else { Slice { offset, bytes: Some(len), ..whole } }
+        of.into().part(self.start * bytes, self.len * bytes)
     }
 }
 
@@ -49,7 +44,7 @@ pub(crate) fn pieces(limits: &wgpu::Limits, units: usize, bytes: &[usize]) -> Ve
     if len == 0 {
         return vec![whole];
     }
-    (0..units).step_by(len).map(|start| Piece { start, len: len.min(units - start), whole: false }).collect()
+    (0..units).step_by(len).map(|start| Piece { start, len: len.min(units - start) }).collect()
 }
 
 #[cfg(test)]
@@ -72,12 +67,12 @@ mod tests {
                 next += piece.len;
             }
             assert_eq!(next, units);
-            assert_eq!(pieces[0].whole, units * bytes <= 10_000);
+            assert_eq!(pieces.len() == 1, units * bytes <= 10_000);
         }
         // Too large, but another binding may begin after each.
         let starts: Vec<usize> = pieces(&limits, 3, &[10_240]).iter().map(|piece| piece.start).collect();
         assert_eq!(starts, [0, 1, 2]);
         // Rows of 1004 bytes begin at a multiple of 256 only every 64th time.
-        assert_eq!(pieces(&limits, 100, &[1004]), [Piece { start: 0, len: 100, whole: true }]);
+        assert_eq!(pieces(&limits, 100, &[1004]), [Piece::whole(100)]);
     }
 }

@@ -23,7 +23,7 @@ impl Lower<GpuDevice> for Pool2d {
             let params = [&extents[..], &[(area as f32).into(), n.into()]].concat();
             let small = area <= SMALL_WINDOW;
             let (kernel, grid) = if small { (POOL, Grid::invocations(n)) } else { (POOL_WIDE, Grid::groups_of(n)) };
-            let buffers = vec![piece.of(inputs[0].at, bytes[0]), piece.of(outputs[0].at, bytes[1])];
+            let buffers = vec![piece.of(inputs[0], bytes[0]), piece.of(outputs[0], bytes[1])];
             plan.dispatch(Code::Kernel(kernel, constants.clone()), buffers, &params, grid);
         }
         Ok(())

@@ -62,7 +62,7 @@ impl Lower<GpuDevice> for Quantize {
                     )
                 }
             };
-            let buffers = vec![piece.of(inputs[0].at, 4 * len), piece.of(outputs[0].at, bytes)];
+            let buffers = vec![piece.of(inputs[0], 4 * len), piece.of(outputs[0], bytes)];
             plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(groups));
         }
         Ok(())
@@ -75,7 +75,7 @@ impl Lower<GpuDevice> for Dequantize {
         for piece in pieces(&plan.target.limits, outputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
             let parts = parts(piece.len * len);
             let kernel = Code::Kernel(kiln_shaders::DEQUANTIZE, vec![kiln_shaders::constant(self.format)]);
-            let buffers = vec![piece.of(inputs[0].at, bytes), piece.of(outputs[0].at, 4 * len)];
+            let buffers = vec![piece.of(inputs[0], bytes), piece.of(outputs[0], 4 * len)];
             plan.dispatch(kernel, buffers, &[parts.into()], Grid::invocations(4 * parts));
         }
         Ok(())
@@ -268,11 +268,11 @@ impl Lower<GpuDevice> for QuantMatmul {
             return Elementwise::add().lower(plan, &[product, addend], outputs);
         }
         for rows in &rows_of_x {
-            let (x, out) = (rows.of(inputs[0].at, 4 * k), rows.of(outputs[0].at, 4 * n));
-            let addend = inputs.get(2).map(|addend| rows.of(addend.at, 4 * n));
+            let (x, out) = (rows.of(inputs[0], 4 * k), rows.of(outputs[0], 4 * n));
+            let addend = inputs.get(2).map(|addend| rows.of(*addend, 4 * n));
             for columns in &of_weights {
                 let (here, first) = ([rows.len, columns.len, k], columns.start);
-                let buffers = [x, columns.of(inputs[1].at, row_bytes), out];
+                let buffers = [x, columns.of(inputs[1], row_bytes), out];
                 match way(rows, columns) {
                     Way::Cooperative(way) => {
                         plan.part(|plan| product.cooperative(plan, way, here, first, buffers))?;
@@ -316,8 +316,8 @@ pub(crate) fn lower_normed(
     let row_bytes = product.blocks * format.block_bytes();
     for columns in &pieces(&plan.target.limits, n, &[row_bytes]) {
         let lanes = lanes(1, 1, columns.len, k);
-        let buffers = [x.at.into(), columns.of(weights.at, row_bytes), outputs[0].at.into()];
-        let more = More::Norm(norm.eps.get(), gamma.at.into());
+        let buffers = [x.into(), columns.of(weights, row_bytes), outputs[0].into()];
+        let more = More::Norm(norm.eps.get(), gamma.into());
         product.of_rows(plan, [1, lanes], [1, columns.len, k], columns.start, buffers, more);
     }
     Ok(())
@@ -350,7 +350,7 @@ pub(crate) fn lower_gated(
     let code = Code::Kernel(kiln_shaders::QUANT_GATED, constants);
     // x takes the place of gamma.
     let gamma = gamma.first().unwrap_or(&x);
-    let buffers = [x, weights, ups, outputs[0], *gamma].map(|value| value.at.into()).to_vec();
+    let buffers = [x, weights, ups, outputs[0], *gamma].map(Slice::from).to_vec();
     // A slot of lanes has two rows of each tensor.
     product.dispatch(plan, code, buffers, [1, n, 0], [1, n.div_ceil(512 / lanes)], &[eps.into()]);
     Ok(())
@@ -500,8 +500,7 @@ fn split(plan: &mut Lowering<'_>, x: Slice, [m, k]: [usize; 2], passes: usize) -
         2 => m.next_multiple_of(16) * (4 * k + k / 4),
         _ => m * 4 * k,
     };
-    let planes: Slice = plan.scratch_bytes(bytes).into();
-    let units: Slice = plan.scratch_bytes(4 * m).into();
+    let [planes, units] = [bytes, 4 * m].map(|bytes| Slice::new(plan.scratch_bytes(bytes), bytes));
     let split = Dispatch {
         code: Code::Kernel(kiln_shaders::QUANT_SPLIT, vec![("PASSES", passes as u32)]),
         buffers: vec![x, planes, units],

@@ -10,7 +10,6 @@ use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
-use kiln_device::Location;
 
 const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
 /// Vectors that an invocation reads at once.
@@ -37,15 +36,15 @@ impl Kind {
         Self { reduction, words: kiln_shaders::state_words(reduction), count }
     }
 
-    fn scratch(&self, plan: &mut Lowering<'_>, elements: usize) -> Result<Location> {
-        Ok(plan.scratch(TensorType::f32(Shape::new(&[elements * self.words])?)).at)
+    fn scratch(&self, plan: &mut Lowering<'_>, elements: usize) -> Result<Slice> {
+        Ok(plan.scratch(TensorType::f32(Shape::new(&[elements * self.words])?)).into())
     }
 }
 
 /// The destination of results: the buffer, and the number of results before them.
 #[derive(Debug, Clone, Copy)]
 struct Target {
-    at: Location,
+    at: Slice,
     first: usize,
 }
 
@@ -54,8 +53,8 @@ impl Lower<GpuDevice> for Reduce {
         let (outer, along, inner) = self.extents(&inputs[0].ty.shape)?;
         let kind = Kind::new(self.reduction, along);
         match inner {
-            1 => rows(plan, kind, &[inputs[0].at], outer, along, outputs[0].at),
-            _ => columns(plan, kind, inputs[0].at, [outer, along, inner], outputs[0].at),
+            1 => rows(plan, kind, &[inputs[0]], outer, along, outputs[0].into()),
+            _ => columns(plan, kind, inputs[0], [outer, along, inner], outputs[0].into()),
         }
     }
 }
@@ -63,7 +62,7 @@ impl Lower<GpuDevice> for Reduce {
 impl Lower<GpuDevice> for Dot {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let n = inputs[0].ty.shape.numel();
-        rows(plan, Kind::new(Reduction::Sum, n), &[inputs[0].at, inputs[1].at], 1, n, outputs[0].at)
+        rows(plan, Kind::new(Reduction::Sum, n), &[inputs[0], inputs[1]], 1, n, outputs[0].into())
     }
 }
 
@@ -88,7 +87,7 @@ fn span(vectors: usize, rows: usize) -> usize {
 }
 
 /// Reduces rows of `n` elements; if there are two sources of one row, their products.
-fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Location], rows: usize, n: usize, out: Location) -> Result<()> {
+fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Value], rows: usize, n: usize, out: Slice) -> Result<()> {
     if rows > 1 {
         for piece in pieces(&plan.target.limits, rows, &[4 * n]) {
             let row = Rows { x: vec![piece.of(x[0], 4 * n)], rows: piece.len, n, base: 0, partial: false };
@@ -98,7 +97,7 @@ fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Location], rows: usize, n: usi
     }
     let pieces = pieces(&plan.target.limits, n, &[4]);
     let row = |piece: &super::pieces::Piece| {
-        let x = x.iter().map(|&at| piece.of(at, 4)).collect();
+        let x = x.iter().map(|&x| piece.of(x, 4)).collect();
         Rows { x, rows: 1, n: piece.len, base: piece.start, partial: false }
     };
     if let [piece] = &pieces[..] {
@@ -112,7 +111,7 @@ fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Location], rows: usize, n: usi
         row.dispatch(plan, kind, Target { at, first }, true);
         first += row.parts();
     }
-    let joined = Rows { x: vec![at.into()], rows: 1, n: parts, base: 0, partial: true };
+    let joined = Rows { x: vec![at], rows: 1, n: parts, base: 0, partial: true };
     joined.reduce(plan, kind, Target { at: out, first: 0 })
 }
 
@@ -150,7 +149,7 @@ impl Rows {
         }
         let at = kind.scratch(plan, self.rows * parts)?;
         self.dispatch(plan, kind, Target { at, first: 0 }, true);
-        Rows { x: vec![at.into()], rows: self.rows, n: parts, base: 0, partial: true }.reduce(plan, kind, target)
+        Rows { x: vec![at], rows: self.rows, n: parts, base: 0, partial: true }.reduce(plan, kind, target)
     }
 
     fn dispatch(&self, plan: &mut Lowering<'_>, kind: Kind, target: Target, into: bool) {
@@ -166,7 +165,7 @@ impl Rows {
             ("DOT", products.into()),
         ];
         let kernel = if products { kiln_shaders::DOT } else { kiln_shaders::REDUCE_ROWS };
-        let buffers = self.x.iter().copied().chain([target.at.into()]).collect();
+        let buffers = self.x.iter().copied().chain([target.at]).collect();
         let span = span(vectors, self.rows);
         let params = [self.rows, vectors, self.n, parts, span, self.base, target.first, kind.count].map(Into::into);
         let grid = Grid::groups_of((self.rows * parts).div_ceil(WORKGROUP / team));
@@ -175,7 +174,7 @@ impl Rows {
 }
 
 /// Reduces along an axis whose elements have `inner` elements each.
-fn columns(plan: &mut Lowering<'_>, kind: Kind, x: Location, extents: [usize; 3], out: Location) -> Result<()> {
+fn columns(plan: &mut Lowering<'_>, kind: Kind, x: Value, extents: [usize; 3], out: Slice) -> Result<()> {
     let [outer, along, inner] = extents;
     let width = if inner.is_multiple_of(4) { 4 } else { 1 };
     let all = Columns { x: x.into(), outer, along, columns: inner / width, width, base: 0, partial: false };
@@ -204,7 +203,7 @@ fn columns(plan: &mut Lowering<'_>, kind: Kind, x: Location, extents: [usize; 3]
         columns.dispatch(plan, kind, Target { at, first }, true);
         first += columns.tiling().parts;
     }
-    let joined = Columns { x: at.into(), along: parts, partial: true, ..all };
+    let joined = Columns { x: at, along: parts, partial: true, ..all };
     joined.reduce(plan, kind, Target { at: out, first: 0 })
 }
 
@@ -261,7 +260,7 @@ impl Columns {
         }
         let at = kind.scratch(plan, self.outer * parts * self.columns * self.width)?;
         self.dispatch(plan, kind, Target { at, first: 0 }, true);
-        let joined = Self { x: at.into(), along: parts, base: 0, partial: true, ..*self };
+        let joined = Self { x: at, along: parts, base: 0, partial: true, ..*self };
         joined.reduce(plan, kind, target)
     }
 
@@ -278,6 +277,6 @@ impl Columns {
         let params = [outer, along, columns, parts, span, across, tiles, base, first, parts, kind.count];
         let grid = Grid::groups_of(outer * parts * tiles);
         let code = Code::Kernel(kiln_shaders::REDUCE_COLUMNS, constants);
-        plan.dispatch(code, vec![self.x, target.at.into()], &params.map(Into::into), grid);
+        plan.dispatch(code, vec![self.x, target.at], &params.map(Into::into), grid);
     }
 }

@@ -41,7 +41,7 @@ impl Lower<GpuDevice> for Resize2d {
         for piece in pieces(&plan.target.limits, e.planes, &bytes) {
             let n = piece.len * out_h * out_w;
             let params = [&extents.map(Word::from)[..], &sampled, &[n.into()]].concat();
-            let buffers = vec![piece.of(inputs[0].at, bytes[0]), piece.of(outputs[0].at, bytes[1])];
+            let buffers = vec![piece.of(inputs[0], bytes[0]), piece.of(outputs[0], bytes[1])];
             plan.dispatch(code.clone(), buffers, &params, Grid::invocations(n));
         }
         Ok(())

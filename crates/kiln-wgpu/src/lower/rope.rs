@@ -26,18 +26,18 @@ impl Lower<GpuDevice> for Rope {
         let bytes = 4 * positions * d;
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let RopeOperands { positions: at, factors } = Self::operands(&types);
-        let given = |index: Option<usize>| index.map(|index| inputs[index].at);
+        let given = |index: Option<usize>| index.map(|index| inputs[index]);
         let angles = Angles { at: given(at), factors: given(factors.filter(|_| self.pairs(d) > 0)) };
         let table = table(self, plan, [positions, d], angles);
         for piece in pieces(&plan.target.limits, shape.numel() / (positions * d), &[bytes]) {
-            let x = piece.of(inputs[0].at, bytes);
+            let x = piece.of(inputs[0], bytes);
             // Missing operands are not read.
-            let or_x = |at: Option<Location>| at.map_or(x, Slice::from);
+            let or_x = |value: Option<Value>| value.map_or(x, Slice::from);
             let (angles, kind, factors) = match table {
-                Some(_) => (Angles { at: None, factors: None }, 2, table),
-                None => (angles, 0, angles.factors),
+                Some(table) => (Angles { at: None, factors: None }, 2, table),
+                None => (angles, 0, or_x(angles.factors)),
             };
-            let buffers = [x, or_x(angles.at), or_x(factors), piece.of(outputs[0].at, bytes)];
+            let buffers = [x, or_x(angles.at), factors, piece.of(outputs[0], bytes)];
             rotate(self, plan, piece.len, [positions, d], constants(self.style, angles, kind), &buffers);
         }
         Ok(())
@@ -48,25 +48,28 @@ impl Lower<GpuDevice> for Rope {
 #[derive(Debug, Clone, Copy)]
 struct Angles {
     /// The positions of rows.
-    at: Option<Location>,
+    at: Option<Value>,
     /// What divides the angles.
-    factors: Option<Location>,
+    factors: Option<Value>,
 }
 
 /// Memory with the rotations, if the layers of a model may share them and their angles take longer than reading them: those of few rows, whose
 /// positions are an operand. Measured with one row on an H200 (`kiln-llm bench --device gpu --profile`): 40 heads take 7.9 instead of 11.8 us.
-fn table(op: &Rope, plan: &mut Lowering<'_>, [positions, d]: [usize; 2], angles: Angles) -> Option<Location> {
+fn table(op: &Rope, plan: &mut Lowering<'_>, [positions, d]: [usize; 2], angles: Angles) -> Option<Slice> {
     let at = angles.at.filter(|_| positions <= FEW)?;
-    let operands: Vec<Location> = [at].into_iter().chain(angles.factors).collect();
+    let operands: Vec<Location> = [at].into_iter().chain(angles.factors).map(|value| value.at).collect();
     if !operands.iter().all(|operand| matches!(operand, Location::Input(_))) {
         return None;
     }
     let extents = [positions, d, op.pairs(d), op.position].map(Word::from);
     let key = extents.into_iter().chain([op.theta.get().into(), op.magnitude.get().into()]).map(|word| word.0);
-    let (table, is_new) = plan.kept_bytes("rotations", &key.collect::<Vec<_>>(), &operands, 4 * positions * d);
+    let bytes = 4 * positions * d;
+    let (table, is_new) = plan.kept_bytes("rotations", &key.collect::<Vec<_>>(), &operands, bytes);
+    let table = Slice::new(table, bytes);
     if is_new {
         let constants = constants(op.style, angles, 1);
-        let buffers = [at, at, angles.factors.unwrap_or(at), table].map(Slice::from);
+        let [at, factors] = [at, angles.factors.unwrap_or(at)].map(Slice::from);
+        let buffers = [at, at, factors, table];
         rotate(op, plan, 1, [positions, d], constants, &buffers);
     }
     Some(table)

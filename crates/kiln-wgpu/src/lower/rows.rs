@@ -9,7 +9,6 @@ use kiln_shaders::Kernel;
 use super::pieces::{Piece, pieces};
 use super::{Dispatches, Lowering, Value};
 use crate::plan::{Code, Grid, Slice, Word};
-use kiln_device::Location;
 
 const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
 /// Maximum words of a row that an invocation holds.
@@ -84,7 +83,7 @@ pub(super) struct Kernels<'a> {
     /// Words of the statistics of a part.
     pub(super) words: usize,
     /// Operands as long as a row.
-    pub(super) operands: &'a [Location],
+    pub(super) operands: &'a [Slice],
     /// Parameters after those of the shape.
     pub(super) params: &'a [Word],
     /// Whether the measuring and combining kernels take those parameters and the extents too.
@@ -99,29 +98,29 @@ impl Kernels<'_> {
         let scratch = if most.parts > 1 {
             let last = pieces.last().map_or(0, |piece| Sharing::new(piece.len, columns).parts * piece.len);
             let known = |count: usize| Ok(TensorType::f32(Shape::new(&[count, self.words])?));
-            let parts = plan.scratch(known(last.max(most.parts * most.rows))?).at;
-            Some((parts, plan.scratch(known(most.rows)?).at))
+            let parts = plan.scratch(known(last.max(most.parts * most.rows))?).into();
+            Some((parts, plan.scratch(known(most.rows)?).into()))
         } else {
             None
         };
         for piece in &pieces {
             let sharing = Sharing::new(piece.len, columns);
             match scratch {
-                Some(scratch) if sharing.parts > 1 => self.long(plan, sharing, piece, x.at, out.at, scratch),
-                _ => self.short(plan, sharing, piece, x.at, out.at),
+                Some(scratch) if sharing.parts > 1 => self.long(plan, sharing, piece, *x, *out, scratch),
+                _ => self.short(plan, sharing, piece, *x, *out),
             }
         }
         Ok(())
     }
 
-    fn buffers(&self, x: Slice, more: &[Location], out: Slice) -> Vec<Slice> {
-        let more = self.operands.iter().chain(more).map(|&at| at.into());
+    fn buffers(&self, x: Slice, more: &[Slice], out: Slice) -> Vec<Slice> {
+        let more = self.operands.iter().chain(more).copied();
         [x].into_iter().chain(more).chain([out]).collect()
     }
 
-    fn short(&self, plan: &mut Lowering<'_>, sharing: Sharing, piece: &Piece, x: Location, out: Location) {
+    fn short(&self, plan: &mut Lowering<'_>, sharing: Sharing, piece: &Piece, x: Value, out: Value) {
         let Sharing { rows, columns, vectors, team, .. } = sharing;
-        let of = |at| piece.of(at, 4 * columns);
+        let of = |value| piece.of(value, 4 * columns);
         let params: Vec<Word> = [rows.into(), vectors.into()].iter().chain(self.params).copied().collect();
         let code = Code::Kernel(self.whole, sharing.constants(self.constant));
         let grid = Grid::groups_of(rows.div_ceil(WORKGROUP / team));
@@ -133,12 +132,12 @@ impl Kernels<'_> {
         plan: &mut Lowering<'_>,
         sharing: Sharing,
         piece: &Piece,
-        x: Location,
-        out: Location,
-        (known, joined): (Location, Location),
+        x: Value,
+        out: Value,
+        (known, joined): (Slice, Slice),
     ) {
         let Sharing { rows, columns, width, vectors, parts, held, .. } = sharing;
-        let of = |at| piece.of(at, 4 * columns);
+        let of = |value| piece.of(value, 4 * columns);
         let measured = if self.measured { self.params } else { &[] };
         let with = |params: &[usize], more: &[Word]| -> Vec<Word> {
             params.iter().map(|&param| param.into()).chain(more.iter().copied()).collect()
@@ -147,13 +146,13 @@ impl Kernels<'_> {
         let constants = sharing.constants(self.constant);
         let params = with(&[vectors, parts, rows * parts], measured);
         let grid = Grid::groups_of(rows * parts);
-        plan.dispatch(Code::Kernel(self.parts, constants), vec![of(x), known.into()], &params, grid);
+        plan.dispatch(Code::Kernel(self.parts, constants), vec![of(x), known], &params, grid);
 
         let one = Sharing { width: 1, held: 1, ..sharing };
         let extents: &[usize] = if self.measured { &[columns, WORKGROUP * held * width] } else { &[] };
         let params = with(&[&[parts, rows], extents].concat(), measured);
         let code = Code::Kernel(self.join, one.constants(self.constant));
-        plan.dispatch(code, vec![known.into(), joined.into()], &params, Grid::groups_of(rows));
+        plan.dispatch(code, vec![known, joined], &params, Grid::groups_of(rows));
 
         let applied = Sharing { held: APPLIED, parts: vectors.div_ceil(WORKGROUP * APPLIED), ..sharing };
         let params = with(&[vectors, applied.parts, rows * applied.parts], self.params);

@@ -26,8 +26,14 @@ impl Lower<GpuDevice> for Scatter {
         for (choose, n) in [(0, rows), (1, count)] {
             let words = [rows, n].map(Word::from);
             // The placeholder of indices is not read before they exist; there may be none.
-            let read = if count == 0 { table.at } else { indices.at };
-            plan.run(SCATTER_SOURCES, &[("CHOOSE", choose)], &[read, from.at], &words, Grid::invocations(n.max(1)));
+            let read = if count == 0 { table } else { indices };
+            plan.run(
+                SCATTER_SOURCES,
+                &[("CHOOSE", choose)],
+                &[read.into(), from.into()],
+                &words,
+                Grid::invocations(n.max(1)),
+            );
         }
         let tables = if count == 0 { vec![table] } else { vec![table, source] };
         copied(plan, &tables, table.ty.bytes() / rows, from, out, (fault, false));
@@ -57,8 +63,8 @@ impl Lower<GpuDevice> for IndexAdd {
         for piece in pieces(&plan.target.limits, rows, &[4 * columns]) {
             let n = piece.len * columns;
             let words = [piece.start, columns, count, n].map(Word::from);
-            let [table, out] = [table.at, out.at].map(|at| piece.of(at, 4 * columns));
-            let buffers = vec![table, sorted.at.into(), positions.at.into(), source.at.into(), out];
+            let [table, out] = [table, out].map(|value| piece.of(value, 4 * columns));
+            let buffers = vec![table, sorted.into(), positions.into(), source.into(), out];
             let code = Code::Kernel(INDEX_ADD, vec![("STORED", stored)]);
             plan.dispatch(code, buffers, &words, Grid::invocations(n));
         }

@@ -58,7 +58,7 @@ pub(super) fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
     for piece in pieces(&plan.target.limits, vectors, &[16]) {
         let code = Code::Kernel(FILL, Vec::new());
         let params = [word.into(), Word::from(piece.len)];
-        plan.dispatch(code, vec![piece.of(out.at, 16)], &params, Grid::invocations(piece.len));
+        plan.dispatch(code, vec![piece.of(out, 16)], &params, Grid::invocations(piece.len));
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn strided(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Value, out
         return Ok(());
     }
     if let (4, Some([matrices, rows, columns])) = (copy.unit(), copy.as_transpose()) {
-        transpose(plan, x.at.into(), out.at.into(), matrices, rows, columns);
+        transpose(plan, x.into(), out.into(), matrices, rows, columns);
         return Ok(());
     }
     let held = [x, out].map(|value| value.ty.bytes());
@@ -113,15 +113,14 @@ fn sides(
     let alignment = limits.min_storage_buffer_offset_alignment.max(16) as usize;
     let windows = copy.windows();
     let side = |i: usize| {
-        let whole = Slice::from(values[i].at);
+        let whole = Slice::from(values[i]);
         if fits(limits, held[i]) {
             return Some((whole, windows[i].start));
         }
         let [start, end] = [windows[i].start, windows[i].end].map(|unit| unit * copy.unit());
         let from = start / alignment * alignment;
         let bytes = (end - from).next_multiple_of(16);
-        let slice = Slice { offset: whole.offset + from as u64, bytes: Some(bytes as u64), ..whole };
-        fits(limits, bytes).then_some((slice, windows[i].start - from / copy.unit()))
+        fits(limits, bytes).then_some((whole.part(from, bytes), windows[i].start - from / copy.unit()))
     };
     Some([side(0)?, side(1)?])
 }

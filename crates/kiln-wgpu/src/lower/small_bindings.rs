@@ -1,13 +1,16 @@
 //! Operations on a device whose bindings hold less than their operands: tests of what is cut into pieces.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use kiln_ir::op::{BroadcastTo, Concat, Elementwise, Matmul, Op, Pad, Permute, Slice, Transpose};
-use kiln_ir::{Shape, TensorType, f16};
+use kiln_ir::op::{
+    BroadcastTo, Comparison, Concat, Elementwise, Matmul, Op, Pad, Permute, Reduce, Reduction, Slice, Sort, TopK,
+    Transpose,
+};
+use kiln_ir::{Operand, Record, Shape, TensorType, f16};
 
 use crate::plan::Target;
-use crate::{AdapterChoice, GpuDevice};
-use kiln_device::Location;
+use crate::{AdapterChoice, GpuCommandBatch, GpuDevice};
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Driver, Executable, Plan};
 
@@ -20,17 +23,8 @@ pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], 
     let target = Target { limits, cooperative: false, ..device.target().clone() };
     let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
     let (ids, plan) = Plan::<GpuDevice>::of_operation(&op, &types, &target).unwrap();
-    let bytes = |at: Location| match at {
-        Location::Input(id) | Location::State(id) => plan.inputs.iter().find(|input| input.0 == id).unwrap().1,
-        Location::Result(_) => plan.results.iter().find(|result| result.0 == at).unwrap().1,
-        Location::Slot(slot) => plan.slots[slot],
-        Location::Scratch(scratch) => plan.scratch[scratch],
-        Location::Kept(kept) => plan.kept[kept],
-        Location::Fault(_) | Location::Exchange(_) | Location::OwnExchange => 0,
-    };
     for slice in plan.steps.iter().flat_map(|dispatch| &dispatch.buffers) {
-        let seen = slice.bytes.unwrap_or_else(|| bytes(slice.at) - slice.offset);
-        assert!(seen <= most, "{op:?}: {slice:?} is {seen} bytes");
+        assert!(slice.bytes <= most, "{op:?}: {slice:?}");
     }
     let (dispatches, result) = (plan.steps.len(), plan.results[0].1);
     let mut executable = block_on(Executable::new(device, plan, &HashMap::new())).unwrap();
@@ -108,6 +102,53 @@ fn strided_copies_are_cut_to_what_bindings_hold() {
     let op = Op::from(Matmul::default());
     same(&device, op, &[tensor(&[1, 24, 20], false), tensor(&[30, 20, 28], false)], 20_000);
     same(&device, op, &[tensor(&[5, 1, 24, 20], false), tensor(&[6, 20, 28], false)], 20_000);
+}
+
+#[test]
+fn small_operands_are_bound_alone_where_large_ones_were_before() {
+    let Some(mut device) = device() else { return };
+    let most = 1 << 14;
+    Arc::get_mut(&mut device.inner).unwrap().target.limits.max_storage_buffer_binding_size = most;
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let mut bytes = |n: usize| {
+        let elements: Vec<u8> = (0..n).map(|i| (i % 200) as u8).collect();
+        batch.upload_operand(&Operand::elements(&elements, &[n]).unwrap()).unwrap()
+    };
+    let [large, small] = [1 << 15, 100].map(&mut bytes);
+    let x = batch.upload(&[1.0; 1 << 14], &[1 << 10, 16]).unwrap();
+    // Comparisons of bytes have scratch memory, which they share.
+    let compared = [large, small].map(|x| batch.compare(x, x, Comparison::Eq).unwrap());
+    // An intermediate result takes the place of a larger one.
+    let columns = batch.transpose(x).unwrap();
+    let sums = batch.record(Reduce { reduction: Reduction::Sum, axis: Some(1) }, &[columns]).unwrap();
+    let normal = batch.softmax(sums).unwrap();
+    let greatest = batch.record(Reduce { reduction: Reduction::Max, axis: Some(0) }, &[normal]).unwrap();
+    let wanted = [compared[0], compared[1], greatest];
+    let plan = Plan::<GpuDevice>::new(batch.graph(), &wanted, device.target()).unwrap();
+    assert!([&plan.slots, &plan.scratch].into_iter().all(|sizes| sizes.iter().any(|&bytes| bytes > most)), "{plan:?}");
+    let results = batch.run(&wanted).unwrap();
+    assert!(results[..2].iter().all(|result| result.as_data().as_bytes().iter().all(|&byte| byte == 1)));
+    assert_eq!(results[2].as_data().f32(), [1.0 / 16.0]);
+}
+
+#[test]
+fn rows_are_sorted_in_pieces_that_leave_room_for_runs() {
+    let Some(device) = device() else { return };
+    let order = |rows: usize, n: usize| tensor(&[rows, n], false);
+    // A row with scratch memory that would be larger as a power of two of runs.
+    let n = 5056;
+    for op in [Op::from(Sort { axis: 1, descending: false }), TopK { k: 1536 }.into()] {
+        let (_, whole) = run(&device, op, &[order(1, n)], None);
+        let (_, small) = run(&device, op, &[order(1, n)], Some(4 * n as u64));
+        assert!(whole == small, "{op:?}");
+        for rows in [7, 40] {
+            same(&device, op, &[order(rows, n)], 100_000);
+        }
+    }
+    // More levels, with a last run that is alone.
+    for n in [2112, 4096, 3 * 4096 + 64] {
+        same(&device, Sort { axis: 1, descending: true }.into(), &[order(6, n)], 1 << 16);
+    }
 }
 
 #[test]

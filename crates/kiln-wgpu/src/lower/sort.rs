@@ -24,7 +24,7 @@ impl Lower<GpuDevice> for Sort {
             of_rows(plan, words, x.ty.shape.columns(), order, [values, outputs[1]])?;
             if words.ty != x.ty {
                 let types = [words.ty.dtype, stored];
-                cast(plan, [values.at.into(), outputs[0].at.into()], types, x.ty.shape.numel());
+                cast(plan, [values.into(), outputs[0].into()], types, x.ty.shape.numel());
             }
             Ok(())
         })

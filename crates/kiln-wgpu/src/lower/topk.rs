@@ -67,20 +67,38 @@ impl Lower<GpuDevice> for TopK {
 /// The first k elements of every row, and their positions.
 pub(super) fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [Value; 2]) -> Result<()> {
     let n = x.ty.shape.columns();
-    let pieces = pieces(&plan.target.limits, x.ty.shape.rows(), &[4 * n, 4 * k]);
+    let merges = n > SORTED && (k > SELECTED || order != Order::Greatest);
+    // What is selected takes less than the rows.
+    let candidates = if merges { levels(n, k).map(|level| level.runs * level.kept).max().unwrap_or(0) } else { 0 };
+    let pieces = pieces(&plan.target.limits, x.ty.shape.rows(), &[4 * n, 4 * k, 4 * candidates]);
     // All pieces share the scratch memory of the first, which is the longest.
     let mut scratch = Scratch { sets: [None; 2], words: 0 };
     for piece in pieces {
-        let rows = Rows { x: piece.of(x.at, 4 * n), rows: piece.len, n, k, order };
-        let [values, indices] = outputs.map(|output| piece.of(output.at, 4 * k));
+        let rows = Rows { x: piece.of(x, 4 * n), rows: piece.len, n, k, order };
+        let [values, indices] = outputs.map(|output| piece.of(output, 4 * k));
         let out = Found { values, indices };
         match n {
             0..=SORTED => rows.sort(plan, n.next_power_of_two().max(2), k, true, out),
-            _ if k <= SELECTED && order == Order::Greatest => rows.select(plan, &mut scratch, out)?,
-            _ => rows.merge(plan, &mut scratch, out)?,
+            _ if merges => rows.merge(plan, &mut scratch, out)?,
+            _ => rows.select(plan, &mut scratch, out)?,
         }
     }
     Ok(())
+}
+
+/// Sorted runs of rows that are merged in pairs: their length, their number in a row, and how many elements of each are kept.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    size: usize,
+    runs: usize,
+    kept: usize,
+}
+
+/// The levels of runs of rows of `n` elements, of which the first `k` are wanted: each has half as many runs of twice the
+/// length, with one more if the number is odd. The runs of the last are merged to the result.
+fn levels(n: usize, k: usize) -> impl Iterator<Item = Level> {
+    let level = move |size: usize| Level { size, runs: n.div_ceil(size), kept: k.min(size) };
+    std::iter::successors(Some(SORTED), |size| size.checked_mul(2)).map(level).take_while(|level| level.runs > 1)
 }
 
 /// Two sets of candidates: one is read while the other is written.
@@ -97,8 +115,8 @@ impl Scratch {
             let ty = TensorType::u32(Shape::new(&[self.words])?);
             *set = Some([plan.scratch(ty).at, plan.scratch(ty).at]);
         }
-        let [values, indices] = set.unwrap_or([Location::Scratch(0); 2]);
-        Ok(Found { values: values.into(), indices: indices.into() })
+        let [values, indices] = set.unwrap_or([Location::Scratch(0); 2]).map(|at| Slice::new(at, 4 * words));
+        Ok(Found { values, indices })
     }
 }
 
@@ -160,24 +178,20 @@ impl Rows {
 
     fn merge(&self, plan: &mut Lowering<'_>, scratch: &mut Scratch, out: Found) -> Result<()> {
         let Self { rows, n, k, .. } = *self;
-        let (mut size, mut runs) = (SORTED, n.div_ceil(SORTED));
-        // Each level halves the number of runs and doubles their length, with one more run if the number is odd.
-        let words = rows * runs.next_power_of_two() * SORTED;
+        // The last run of the last row ends with it.
+        let written = |Level { size, runs, kept }| (rows * runs - 1) * kept + kept.min(n - (runs - 1) * size);
+        let words = levels(n, k).map(written).max().unwrap_or(0);
         let mut candidates = scratch.get(plan, 0, words)?;
         self.sort(plan, SORTED, k.min(SORTED), false, candidates);
-        for level in 1.. {
-            let (kept, merged) = (k.min(size), k.min(2 * size));
-            let last = runs <= 2;
-            let found = if last { out } else { scratch.get(plan, level, words)? };
+        for (number, Level { size, runs, kept }) in (1..).zip(levels(n, k)) {
+            let (last, merged) = (runs == 2, k.min(2 * size));
+            let found = if last { out } else { scratch.get(plan, number, words)? };
             let total = rows * runs * kept;
             let params = [n, size, runs, kept, merged, runs.div_ceil(2) * merged, total];
             let groups = total.div_ceil(kiln_shaders::WORKGROUP as usize);
             let constants = vec![("LAST", last.into())];
             self.dispatch(plan, kiln_shaders::TOP_K_MERGE, constants, (Some(candidates), found), &params, groups);
-            if last {
-                break;
-            }
-            (candidates, size, runs) = (found, 2 * size, runs.div_ceil(2));
+            candidates = found;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ const TILE: usize = 32;
 impl Lower<GpuDevice> for Transpose {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (matrices, rows, columns) = self.extents(&inputs[0].ty.shape)?;
-        transpose(plan, inputs[0].at.into(), outputs[0].at.into(), matrices, rows, columns);
+        transpose(plan, inputs[0].into(), outputs[0].into(), matrices, rows, columns);
         Ok(())
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn transpose(plan: &mut Lowering<'_>, x: Slice, out: Slice, matrices:
 
 /// A transposed copy of a stack of f32 matrices in scratch memory.
 pub(super) fn turned(plan: &mut Lowering<'_>, x: Slice, matrices: usize, rows: usize, columns: usize) -> Result<Slice> {
-    let copy = plan.scratch(TensorType::f32(Shape::new(&[matrices, columns, rows])?)).at.into();
+    let copy = plan.scratch(TensorType::f32(Shape::new(&[matrices, columns, rows])?)).into();
     transpose(plan, x, copy, matrices, rows, columns);
     Ok(copy)
 }

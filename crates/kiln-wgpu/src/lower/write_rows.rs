@@ -8,7 +8,7 @@ use kiln_shaders::{WRITE_ROWS, number};
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
-use crate::plan::{Code, Grid, Word};
+use crate::plan::{Code, Grid, Slice, Word};
 
 impl Lower<GpuDevice> for WriteRows {
     const FAULTS: bool = true;
@@ -30,7 +30,7 @@ impl Lower<GpuDevice> for WriteRows {
         let fault = plan.fault(self.name(), e.n);
         let [of_matrix, new] = [out.ty.bytes().checked_div(e.outer).unwrap_or(0), e.s * row];
         for piece in pieces(&plan.target.limits, e.outer, &[of_matrix, new]) {
-            let buffers = vec![piece.of(rows.at, new), positions.at.into(), piece.of(out.at, of_matrix), fault.into()];
+            let buffers = vec![piece.of(rows, new), positions.into(), piece.of(out, of_matrix), Slice::fault(fault)];
             let count = piece.len * e.s;
             let of_set = e.sharing.max(1);
             let extents = [piece.start, of_set, e.n, e.s, row / unit, positions.ty.shape.numel(), count];

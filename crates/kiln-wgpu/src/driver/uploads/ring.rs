@@ -62,7 +62,9 @@ impl Uploads {
             return;
         }
         // A loss is recorded, and `scoped_work` of the upload returns it.
-        let poll = |how| drop(poll_or_lose(lost, || device.poll(how)));
+        let poll = |how| {
+            poll_or_lose(lost, || device.poll(how));
+        };
         let mut sent = VecDeque::new();
         for (part, at) in bytes.chunks(PART).zip((offset..).step_by(PART)) {
             if sent.len() == MOST_PARTS {
