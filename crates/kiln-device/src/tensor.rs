@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use kiln_ir::op::Slice;
 use kiln_ir::{Buffer, DType, Error, Operand, Result, Shape, TensorType};
 
 use crate::blocking_and_async;
+use crate::device::bodies;
 use crate::driver::{Driver, Read, RegionOf, is_same};
 use crate::waiting::Waiting;
 
@@ -125,9 +127,8 @@ impl<D: Driver> Tensor<D> {
     /// copy on the device.
     ///
     /// # Errors
-    /// [`Error::View`] where they are not within the tensor, or the copy would begin within a word of a device that copies
-    /// words; [`Error::OutOfMemory`], [`Error::DeviceLost`].
-    pub async fn view(&self, offset: u64, ty: TensorType) -> Result<Self> {
+    /// [`Error::View`] where they are not within the tensor; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn view(&self, offset: u64, ty: TensorType, waiting: Waiting) -> Result<Self> {
         let bytes = ty.bytes() as u64;
         if offset.checked_add(bytes).is_none_or(|end| end > self.ty.bytes() as u64) {
             let reason = format!("{bytes} bytes from byte {offset} on are not within {} bytes", self.ty.bytes());
@@ -137,8 +138,7 @@ impl<D: Driver> Tensor<D> {
             return Ok(Self { region, ty, ..self.clone() });
         }
         if bytes > 0 && !offset.is_multiple_of(D::COPY_ALIGNMENT) {
-            let reason = format!("it begins at byte {offset}, in the middle of a word");
-            return Err(Error::View { what: "view", reason });
+            return self.copied(offset, ty, waiting).await;
         }
         let copy = || {
             let region = take(&self.device, bytes)?;
@@ -151,26 +151,31 @@ impl<D: Driver> Tensor<D> {
         Ok(Self { region, ty, ..self.clone() })
     }
 
+    /// A copy of elements that begin within a word of a device that copies words: a kernel copies bytes.
+    async fn copied(&self, offset: u64, ty: TensorType, waiting: Waiting) -> Result<Self> {
+        let bytes = |bytes: usize| TensorType::of(DType::U8, Shape::new(&[bytes])?);
+        let whole = Self { ty: bytes(self.ty.bytes())?, ..self.clone() };
+        // Within the tensor, so the offset fits usize.
+        let range = offset as usize..offset as usize + ty.bytes();
+        let copies = bodies::run(&self.device, &Slice::along(0, range, 1)?.into(), &[&whole], waiting).await?;
+        let [copy] = <[Self; 1]>::try_from(copies).map_err(|copies| Error::Arity {
+            op: "view",
+            expected: 1,
+            found: copies.len(),
+        })?;
+        Ok(Self { ty, ..copy })
+    }
+
     blocking_and_async! {
         /// The entries `range` along the first axis: rows of a matrix, elements of a vector. It is a view where a kernel can
         /// begin to read there, which most devices ask to be a multiple of 16 to 256 bytes; else it is copied on the device.
         ///
         /// # Errors
-        /// [`Error::View`] when the range is not within the first extent, the tensor has no extent, or the copy would begin within a
-        /// word of a device that copies words; [`Error::Format`] when blocks would be cut, or begin within such a word;
-        /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
-        pub fn slice, slice_async(&self, _waiting, range: Range<usize>) -> Result<Self> {
-            let (offset, ty) = self.ty.entries(range.clone())?;
-            match self.view(offset, ty).await {
-                Err(Error::View { reason, .. }) => {
-                    let reason = format!("entry {}: {reason}", range.start);
-                    Err(match ty.dtype {
-                        DType::Blocks(format) => Error::Format { format: format.name(), reason },
-                        _ => Error::View { what: "slice", reason },
-                    })
-                }
-                viewed => viewed,
-            }
+        /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; [`Error::Format`] when blocks
+        /// would be cut; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+        pub fn slice, slice_async(&self, waiting, range: Range<usize>) -> Result<Self> {
+            let (offset, ty) = self.ty.entries(range)?;
+            self.view(offset, ty, waiting).await
         }
 
         /// Copies the elements to the host.

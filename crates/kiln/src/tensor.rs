@@ -261,15 +261,15 @@ impl Tensor {
             return host.part(self.offset, &self.ty)?.to_buffer();
         }
         let Some((gpu, resident)) = self.storage.any_device() else { return Err(self.storage.nowhere()) };
-        self.part_of(&resident).await?.read(waiting).await.map_err(|error| self.storage.lost(&gpu, error))
+        self.part_of(&resident, waiting).await?.read(waiting).await.map_err(|error| self.storage.lost(&gpu, error))
     }
 
     /// The part of a copy of the whole storage that this tensor views.
-    async fn part_of(&self, whole: &Resident) -> Result<Resident> {
+    async fn part_of(&self, whole: &Resident, waiting: Waiting) -> Result<Resident> {
         if self.offset == 0 && self.ty == self.storage.ty {
             return Ok(whole.clone());
         }
-        whole.view(self.offset as u64, self.ty).await
+        whole.view(self.offset as u64, self.ty, waiting).await
     }
 
     /// The elements on the host; downloads them if they are not there.
@@ -294,7 +294,7 @@ impl Tensor {
                 resident
             }
         };
-        self.part_of(&whole).await.map_err(Fault::of(gpu))
+        self.part_of(&whole, waiting).await.map_err(Fault::of(gpu))
     }
 
     /// Records the location of operand `index` for the router.

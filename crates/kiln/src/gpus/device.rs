@@ -92,7 +92,7 @@ pub(crate) struct Resident(Arc<dyn OnDevice>);
 /// A tensor of any driver.
 trait OnDevice: Any + Debug + Send + Sync {
     fn read(&self, waiting: Waiting) -> Pending<'_, Buffer>;
-    fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident>;
+    fn view(&self, offset: u64, ty: TensorType, waiting: Waiting) -> Pending<'_, Resident>;
 }
 
 impl Resident {
@@ -118,8 +118,8 @@ impl Resident {
     }
 
     /// A view of the elements with another type, beginning at a byte.
-    pub(crate) fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Self> {
-        self.0.view(offset, ty)
+    pub(crate) fn view(&self, offset: u64, ty: TensorType, waiting: Waiting) -> Pending<'_, Self> {
+        self.0.view(offset, ty, waiting)
     }
 }
 
@@ -211,8 +211,8 @@ macro_rules! devices_of {
                 Box::pin(self.read_waiting(waiting))
             }
 
-            fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident> {
-                Box::pin(async move { Ok(Resident::new(Tensor::view(self, offset, ty).await?)) })
+            fn view(&self, offset: u64, ty: TensorType, waiting: Waiting) -> Pending<'_, Resident> {
+                Box::pin(async move { Ok(Resident::new(Tensor::view(self, offset, ty, waiting).await?)) })
             }
         }
 
@@ -221,7 +221,7 @@ macro_rules! devices_of {
                 Box::pin(self.read_waiting(waiting))
             }
 
-            fn view(&self, _: u64, _: TensorType) -> Pending<'_, Resident> {
+            fn view(&self, _: u64, _: TensorType, _: Waiting) -> Pending<'_, Resident> {
                 let refused = Error::View { what: "state", reason: "its memory changes".into() };
                 Box::pin(std::future::ready(Err(refused)))
             }
@@ -507,7 +507,7 @@ mod script {
             Box::pin(std::future::ready(Ok(self.1.clone())))
         }
 
-        fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident> {
+        fn view(&self, offset: u64, ty: TensorType, _: Waiting) -> Pending<'_, Resident> {
             let start = offset as usize;
             let view = || {
                 let bytes = self.1.as_data().as_bytes();
@@ -527,7 +527,7 @@ mod script {
             Box::pin(std::future::ready(Ok(elements)))
         }
 
-        fn view(&self, _: u64, _: TensorType) -> Pending<'_, Resident> {
+        fn view(&self, _: u64, _: TensorType, _: Waiting) -> Pending<'_, Resident> {
             Box::pin(std::future::ready(Err(Error::View { what: "state", reason: "its memory changes".into() })))
         }
     }
