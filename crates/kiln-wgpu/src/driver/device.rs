@@ -141,10 +141,6 @@ impl Lost {
     pub(super) fn reason(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    pub(super) fn is_recorded(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
 }
 
 impl GpuDevice {
@@ -411,7 +407,7 @@ fn wait_for<T>(
         poll_or_lose(lost, || poll(wgpu::PollType::Wait { submission_index: after, timeout: None }));
     }
     // A lost device does not call back any more.
-    if lost.is_recorded() {
+    if lost.reason().is_some() {
         done.set(of_lost);
     }
 }
@@ -512,8 +508,8 @@ pub(super) mod tests {
         // Without a loss the callback of the device completes it.
         let (lost, done) = (Lost::default(), Signal::new());
         wait_for(|_| Ok(wgpu::PollStatus::QueueEmpty), &lost, (&done, ()), None);
-        assert!(!done.is_set() && !lost.is_recorded());
-        assert!(poll_or_lose(&lost, || Err(wgpu::PollError::Timeout)).is_none() && !lost.is_recorded());
+        assert!(!done.is_set() && lost.reason().is_none());
+        assert!(poll_or_lose(&lost, || Err(wgpu::PollError::Timeout)).is_none() && lost.reason().is_none());
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! On NVIDIA's driver 580.159 a process whose threads opened devices at the same time ended once in 55 runs by a segmentation
 //! fault. Why is not known. Vulkan allows what they did; one after the other is not known to fail.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::{Mutex, PoisonError};
 
 use kiln_ir::{Error, Result};
 use kiln_shaders::Capabilities;

@@ -26,7 +26,7 @@ static RETIRED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 pub(crate) fn take(info: &AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Option<Opened> {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
     let serves = |one: &Opened| {
-        one.info == *info && one.features == features && one.limits == *limits && !one.lost.is_recorded()
+        one.info == *info && one.features == features && one.limits == *limits && one.lost.reason().is_none()
     };
     let at = retired.iter().position(serves)?;
     Some(retired.swap_remove(at))
