@@ -58,7 +58,7 @@ impl Program {
             steps.push(Bound { function, launch: dispatch.launch, buffers, begins });
         }
         let marks = if device.inner.profiling { 2 * steps.len() } else { 0 };
-        let marks = (0..marks).map(|_| Event::new(&device.inner.context, true)).collect::<Result<_>>()?;
+        let marks = (0..marks).map(|_| Event::new(&device.inner.context, true)).collect::<Result<Vec<_>>>()?;
         let captures = steps.len() >= CAPTURED && marks.is_empty();
         Ok(Self { device: device.clone(), steps, marks, graph: None, captures, has_run: false })
     }
