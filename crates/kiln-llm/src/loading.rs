@@ -73,6 +73,8 @@ pub struct Loader {
     head: Option<Head>,
     tensors: HashMap<String, Tensor>,
     completed: Vec<Tensor>,
+    /// Whether a part was not taken.
+    failed: bool,
 }
 
 /// The parsed header.
@@ -110,6 +112,7 @@ impl Loader {
             head: None,
             tensors: HashMap::new(),
             completed: Vec::new(),
+            failed: false,
         }
     }
 
@@ -117,8 +120,24 @@ impl Loader {
     ///
     /// # Errors
     /// [`Error::File`] for a file that is not valid, a part of a split model, or one with more bytes than was said; those of
-    /// [`Model::load`] for a model that kiln does not run, as soon as the header is complete; [`Error::Kiln`] where there is no memory.
+    /// [`Model::load`] for a model that kiln does not run, as soon as the header is complete; [`Error::Kiln`] where there is no memory. After an error only
+    /// another loader can load the file.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check_whole()?;
+        let taken = self.take(bytes);
+        self.failed = taken.is_err();
+        taken
+    }
+
+    /// After an error bytes are missing.
+    fn check_whole(&self) -> Result<()> {
+        match self.failed {
+            true => Err(Error::model("file", "a part of it was not taken: load it again")),
+            false => Ok(()),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<()> {
         let begins = self.come;
         self.come += bytes.len() as u64;
         if self.come > self.file {
@@ -156,6 +175,7 @@ impl Loader {
     /// # Errors
     /// [`Error::Model`] where bytes are missing; as [`Model::load`].
     pub fn finish(self, engine: &Engine) -> Result<Model<'_>> {
+        self.check_whole()?;
         let (come, file) = (self.come, self.file);
         if self.head.is_none() && come == file {
             // Reports the defect of the header, or of an empty file.

@@ -28,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 use kiln_llm::{EmbeddingOptions, Pooling, Recipe, Tokenizer};
 use program::embed::POOLINGS;
 use program::input::Input;
-use program::options::{DeviceOption, ExecutionOptions, GenerationOptions, PlacementOptions};
+use program::options::{DeviceOption, ExecutionOptions, GenerationOptions, PlacementOptions, note};
 
 /// Runs and inspects language models in GGUF files and in folders of safetensors.
 ///
@@ -302,7 +302,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Earlier output must precede the error.
             let _ = out.flush();
-            eprintln!("kiln-llm: {error}");
+            note(format_args!("kiln-llm: {error}"));
             ExitCode::FAILURE
         }
     }

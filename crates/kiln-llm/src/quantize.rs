@@ -25,12 +25,14 @@ pub struct Recipe {
     /// The type of the value projections and of the second products of feed-forward networks in the first and last
     /// eighth of the layers, and in every third layer between.
     better: Option<TensorKind>,
+    /// The type of the projections of queries, keys and values where they are one matrix.
+    joined: Option<TensorKind>,
     /// The value of `general.file_type`.
     file_type: u32,
 }
 
 const fn recipe(name: &'static str, kind: TensorKind, file_type: u32) -> Recipe {
-    Recipe { name, kind, better: None, file_type }
+    Recipe { name, kind, better: None, joined: None, file_type }
 }
 
 /// The recipes. Mixtures have the names and the rules of llama.cpp.
@@ -40,11 +42,11 @@ const RECIPES: &[Recipe] = &[
     recipe("bf16", TensorKind::Bf16, 32),
     recipe("q8_0", TensorKind::Q8_0, 7),
     recipe("q6_k", TensorKind::Q6K, 18),
-    Recipe { better: Some(TensorKind::Q6K), ..recipe("q5_k_m", TensorKind::Q5K, 17) },
+    Recipe { better: Some(TensorKind::Q6K), joined: Some(TensorKind::Q6K), ..recipe("q5_k_m", TensorKind::Q5K, 17) },
     recipe("q5_k", TensorKind::Q5K, 16),
     recipe("q5_1", TensorKind::Q5_1, 9),
     recipe("q5_0", TensorKind::Q5_0, 8),
-    Recipe { better: Some(TensorKind::Q6K), ..recipe("q4_k_m", TensorKind::Q4K, 15) },
+    Recipe { better: Some(TensorKind::Q6K), joined: Some(TensorKind::Q5K), ..recipe("q4_k_m", TensorKind::Q4K, 15) },
     recipe("q4_k", TensorKind::Q4K, 14),
     recipe("q4_1", TensorKind::Q4_1, 3),
     recipe("q4_0", TensorKind::Q4_0, 2),
@@ -78,7 +80,8 @@ impl Recipe {
         let kind = if blocks && (name == "output.weight" || tied && name == "token_embd.weight") {
             if self.kind == TensorKind::Q8_0 { TensorKind::Q8_0 } else { TensorKind::Q6K }
         } else {
-            self.better.filter(|_| gets_better(name, layers)).unwrap_or(self.kind)
+            let joined = self.joined.filter(|_| name.ends_with(".attn_qkv.weight"));
+            joined.or(self.better.filter(|_| gets_better(name, layers))).unwrap_or(self.kind)
         };
         // A type with smaller blocks and at least the same precision.
         let smaller = match kind {
@@ -98,7 +101,7 @@ fn gets_better(name: &str, layers: u32) -> bool {
     let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else { return false };
     let Ok(layer) = layer.parse::<u32>() else { return false };
     let eighth = layers / 8;
-    matches!(part, "attn_v.weight" | "ffn_down.weight")
+    matches!(part, "attn_v.weight" | "ffn_down.weight" | "ffn_down_exps.weight")
         && (layer < eighth || u64::from(layer) >= 7 * u64::from(layers) / 8 || (layer - eighth) % 3 == 2)
 }
 
@@ -286,6 +289,9 @@ mod tests {
         assert_eq!(better, [0, 1, 4, 7, 10, 13, 16, 19, 20, 21]);
         assert_eq!(of("q4_k_m", "blk.0.attn_q.weight", 2048), "Q4_K");
         assert_eq!(of("q5_k_m", "blk.0.ffn_down.weight", 2048), "Q6_K");
+        assert_eq!(of("q4_k_m", "blk.0.ffn_down_exps.weight", 2048), "Q6_K");
+        let joined = ["q4_k_m", "q5_k_m", "q4_k"].map(|recipe| of(recipe, "blk.3.attn_qkv.weight", 2048));
+        assert_eq!(joined, ["Q5_K", "Q6_K", "Q4_K"]);
         assert_eq!(of("q4_k", "blk.0.ffn_down.weight", 2048), "Q4_K");
         assert_eq!((of("q4_0", "output.weight", 2048), of("q8_0", "output.weight", 2048)), ("Q6_K", "Q8_0"));
         assert_eq!(of("f16", "output.weight", 2048), "F16");

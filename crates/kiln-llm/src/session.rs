@@ -582,7 +582,8 @@ impl<'m> Session<'m> {
 pub struct Generated {
     /// The token.
     pub token: u32,
-    /// The text that is complete with it: characters whose last bytes are missing come with a later token.
+    /// The text that is complete with it: a character whose last bytes are missing comes with a later token, or as a replacement character
+    /// with the last token that was asked for.
     pub text: String,
 }
 
@@ -619,7 +620,10 @@ impl Generation<'_, '_> {
         }
         self.left -= 1;
         let more = self.left > 0;
-        let made = self.session.next_waiting(self.sampler, &mut self.decoder, more, waiting).await.transpose();
+        let mut made = self.session.next_waiting(self.sampler, &mut self.decoder, more, waiting).await.transpose();
+        if let (false, Some(Ok(last))) = (more, &mut made) {
+            last.text.push_str(self.decoder.finish());
+        }
         self.ended = !matches!(made, Some(Ok(_)));
         made
     }

@@ -143,6 +143,9 @@ fn thinking_is_neither_answer_nor_history() {
     assert_eq!((code, &*out), (1, "\n\n"));
     let lines: Vec<&str> = errors.lines().collect();
     assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("without an answer")), "{errors}");
+    // Nor has one of no tokens.
+    let (code, out, errors) = chat(&[&arguments[..], &["-n", "0"]].concat(), "yes\nyes\n");
+    assert_eq!((code, &*out, errors.matches("without an answer").count()), (1, "\n\n", 2), "{errors}");
     std::fs::remove_file(model).unwrap();
 }
 

@@ -511,6 +511,11 @@ fn a_model_from_parts_of_its_file_is_that_of_the_whole() {
         // There may be padding after the last tensor.
         let short = with(length - 100, &file[..file.len() - 100]);
         assert!(matches!(short, Err(Error::File(kiln_gguf::Error::Outside { .. }))));
+        // After an error nothing makes up for the bytes that are missing.
+        let mut loader = Loader::new(length);
+        assert!(loader.push(&[7; 5000]).is_err());
+        assert!(matches!(loader.push(&file), Err(Error::Model { .. })));
+        assert!(matches!(loader.finish(&engine).map(drop), Err(Error::Model { .. })));
         for none in [&b""[..], b"GG", &[7; 5000]] {
             assert!(matches!(with(none.len() as u64, none), Err(Error::File(kiln_gguf::Error::Magic { .. }))));
         }

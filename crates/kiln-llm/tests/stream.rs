@@ -68,6 +68,10 @@ fn a_character_comes_with_its_last_byte_and_the_stream_ends_with_the_text() {
         drop(stream);
         // The token that ends the text is in the session.
         assert_eq!(session.tokens(), [1, 3, 4, 5, 2]);
+        // Cut within the character.
+        session.truncate(2);
+        let cut: Vec<Generated> = session.generate(&sampler, 1).map(Result::unwrap).collect();
+        assert_eq!(cut, [Generated { token: 4, text: "\u{fffd}".into() }]);
     });
 }
 

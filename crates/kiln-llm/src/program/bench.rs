@@ -1,6 +1,6 @@
 //! `kiln-llm bench`.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 
 use kiln_llm::{Model, SequencesOptions};
@@ -150,6 +150,7 @@ fn batched(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<(
 
 /// Prints an array of objects.
 fn print(measured: &[impl Serialize], out: &mut impl Write) -> Result<()> {
-    serde_json::to_writer_pretty(&mut *out, measured)?;
+    // As an error of output, which a closed pipe is not.
+    serde_json::to_writer_pretty(&mut *out, measured).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }

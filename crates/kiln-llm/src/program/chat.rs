@@ -9,7 +9,7 @@ use kiln_llm::{Channel, ChatTemplate, Error, Message, Model, Reply, Sampler, Ses
 use crate::Result;
 use crate::program::input::Input;
 use crate::program::interrupt::Interrupt;
-use crate::program::options::GenerationOptions;
+use crate::program::options::{GenerationOptions, note};
 
 /// The options of a chat.
 pub(crate) struct Chat {
@@ -63,7 +63,7 @@ pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<
             "/clear" => conversation.clear(),
             _ => {
                 if let Some(problem) = conversation.answer(&line, out)? {
-                    eprintln!("kiln-llm: {problem}");
+                    note(format_args!("kiln-llm: {problem}"));
                     // A person has seen the message; a script needs the exit code.
                     code = if with_person { code } else { ExitCode::FAILURE };
                 }
@@ -180,7 +180,7 @@ impl Conversation<'_> {
         out.flush()?;
         let was_stopped = self.interrupt.end();
         let was_cut = made == room && !was_stopped;
-        if reply.answer().is_empty() && (was_stopped || made > 0) {
+        if reply.answer().is_empty() {
             self.messages.pop();
             let advice = if was_cut { full(context) } else { "ask again, with a larger -n if there is one".into() };
             let without = format!("the model ended its reply without an answer, so the message is forgotten: {advice}");

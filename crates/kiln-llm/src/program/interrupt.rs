@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::program::options::note;
+
 /// The exit code of a program that Ctrl-C ended: 128 and the number of SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
@@ -35,7 +37,7 @@ impl Interrupt {
             let probe = std::thread::Builder::new().spawn(|| ()).map(|thread| drop(thread.join()));
             let result = probe.map_err(ctrlc::Error::System).and_then(|()| ctrlc::set_handler(handler));
             if let Err(error) = result {
-                eprintln!("kiln-llm: Ctrl-C will end the program at once: {error}");
+                note(format_args!("kiln-llm: Ctrl-C will end the program at once: {error}"));
             }
         }
         Self { state }

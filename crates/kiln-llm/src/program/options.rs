@@ -1,5 +1,7 @@
 //! Options that several commands have.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -358,10 +360,16 @@ pub(crate) fn is_notable(plan: &MemoryPlan) -> bool {
     plan.is_split() || plan.notice.is_some()
 }
 
+/// Prints a line to standard error. That nobody reads it any more is no reason to fail.
+pub(crate) fn note(line: impl Display) {
+    // The error is that of a closed pipe.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Prints where layers run and the memory they take, if that is worth printing.
 pub(crate) fn tell(plan: Option<&MemoryPlan>) {
     if let Some(plan) = plan.filter(|plan| is_notable(plan)) {
-        eprintln!("{plan}");
+        note(plan);
     }
 }
 

@@ -42,21 +42,23 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
     }
     let context = options.depth.saturating_add(options.prompt).saturating_add(3);
     let mut session = options.execution.session(&model, Some(context))?;
-    for (test, count) in [("prompt", options.prompt), ("decode", options.tokens.min(1))] {
+    let after_prompt = options.depth.saturating_add(options.prompt);
+    let tests = [("prompt", options.prompt, options.depth), ("decode", options.tokens.min(1), after_prompt)];
+    for (test, count, depth) in tests {
         if count == 0 {
             continue;
         }
         // The first run compiles and allocates, and is not counted.
         for _ in 0..2 {
             session.truncate(0);
-            session.push(&model.arbitrary_tokens(0, options.depth))?;
-            if options.depth > 0 {
+            session.push(&model.arbitrary_tokens(0, depth))?;
+            if depth > 0 {
                 session.logits()?;
             }
             session.push(&model.arbitrary_tokens(0, count))?;
             session.sample(&Sampler::greedy())?;
         }
-        print(test, count, options.depth, &session.profile()?, out)?;
+        print(test, count, depth, &session.profile()?, out)?;
     }
     Ok(())
 }

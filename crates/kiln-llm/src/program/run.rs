@@ -9,7 +9,7 @@ use kiln_llm::Encoding;
 use crate::Result;
 use crate::program::input::Input;
 use crate::program::interrupt::{EXIT_CODE, Interrupt};
-use crate::program::options::{GenerationOptions, is_notable};
+use crate::program::options::{GenerationOptions, is_notable, note};
 
 /// The options of the command.
 pub(crate) struct Run {
@@ -32,11 +32,13 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {
-        // A notable plan was printed already.
-        if !session.memory_plan().is_some_and(is_notable) {
-            eprintln!("{}", options.generation.plan(&model)?);
+        // A notable plan was printed already. A session on the CPU alone has none.
+        match session.memory_plan() {
+            Some(plan) if is_notable(plan) => {}
+            Some(plan) => note(plan),
+            None => note(options.generation.plan(&model)?),
         }
-        eprintln!("{}", session.explain()?);
+        note(session.explain()?);
     }
     if !options.ids {
         write!(out, "{}", options.prompt)?;
