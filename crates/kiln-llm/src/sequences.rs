@@ -174,13 +174,11 @@ impl<'m> Sequences<'m> {
         let (placing, planned) = placed(model, asked)?;
         let begins = !is_on_cpu(model, planned.as_ref());
         let prompt = Session::placed(model, session, None, placing.clone(), planned)?;
-        let state = |size: usize| State::zeros(cache, &[rows, size]);
-        let caches = config.layers.iter().map(|_| Ok([state(config.head)?, state(config.value_head)?]));
         Ok(Self {
             model,
             layout,
             placing,
-            caches: caches.collect::<Result<_>>()?,
+            caches: Layout::caches(config, cache, rows)?,
             graphs: Vec::new(),
             prompt,
             from_prompt: None,

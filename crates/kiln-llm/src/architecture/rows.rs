@@ -5,7 +5,7 @@ use std::ops::Range;
 use kiln::graph::TensorId;
 use kiln::op::WriteRows;
 use kiln::waiting::{Arriving, WAITING, wait};
-use kiln::{Batch, Buffer, Data, Engine, Record, State};
+use kiln::{Batch, Buffer, DType, Data, Engine, Record, State};
 
 use super::Weights;
 use super::cached::{Cached, Each, Routes};
@@ -30,6 +30,12 @@ impl Layout {
     pub(crate) fn rows(&self) -> Option<usize> {
         let rows = self.slots.checked_mul(self.kv_heads)?.checked_mul(self.context)?;
         Some(rows).filter(|&rows| rows < WriteRows::SKIPPED as usize)
+    }
+
+    /// The caches of each layer, for so many rows: those of [`Layout::rows`].
+    pub(crate) fn caches(config: &Config, dtype: DType, rows: usize) -> Result<Vec<[State; 2]>> {
+        let state = |size: usize| State::zeros(dtype, &[rows, size]);
+        config.layers.iter().map(|_| Ok([state(config.head)?, state(config.value_head)?])).collect()
     }
 
     /// The cache rows of one position of a slot, one for each head.
@@ -100,6 +106,12 @@ impl<'e> Rows<'e> {
         let x = inputs.blocks(&mut batch, &weights.layers, 0, caches, x)?;
         let outcome = Outcome::record(&mut batch, x, rows, config, weights)?;
         Ok(Self { batch, rows, heads, layout, tokens, each, outcome })
+    }
+
+    /// The bytes that computing the likeliest tokens takes at a placement in addition to weights and caches.
+    #[cfg(not(browser_gpu))]
+    pub(crate) fn planned_bytes(&self, place: &str) -> Result<u64> {
+        Ok(self.batch.planned_bytes(&self.outcome.greatest_wanted(), place)?)
     }
 
     /// Maximum number of sequences.

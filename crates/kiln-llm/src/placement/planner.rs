@@ -6,7 +6,7 @@ use std::ops::Range;
 use kiln::{DeviceMemory, Place, Shape, Tensor, TensorType};
 
 use super::{Asked, Bytes, DeviceLayers, MemoryPlan, Placing, PlannedPart, has_gpus, is_gpu};
-use crate::architecture::{Forward, Recorded, Step, caches};
+use crate::architecture::{Forward, Layout, Recorded, Rows, Step, caches};
 use crate::text_parts::Parts;
 use crate::{Error, Model, Result};
 
@@ -257,7 +257,22 @@ impl<'m> Planner<'m, '_> {
         let rows = Parts::GPU.rows_for(context);
         let most = self.record(rows, &Placing::default())?.planned_bytes(&self.places()[place].name)?;
         let all: usize = Parts::GPU.up_to(context).sum();
-        Ok((most as f64 * all as f64 / rows as f64) as u64)
+        let of_session = (most as f64 * all as f64 / rows as f64) as u64;
+        Ok(of_session.saturating_add(self.scratch_of_sequences(place, context)?))
+    }
+
+    /// The same for the steps of several sequences: graphs of 1, 2, 4 and more rows, up to one for each sequence.
+    fn scratch_of_sequences(&self, place: usize, context: usize) -> Result<u64> {
+        let Model { engine, config, weights, .. } = self.model;
+        // One more computes prompts.
+        let slots = self.asked.sequences.saturating_sub(1);
+        let layout = Layout { slots, kv_heads: config.kv_heads, context };
+        let Some(rows) = layout.rows().filter(|_| slots > 0) else { return Ok(0) };
+        let caches = Layout::caches(config, self.asked.cache, rows)?;
+        let graph = Rows::record(engine, config, weights, &caches, &Placing::default(), layout, slots)?;
+        let most = graph.planned_bytes(&self.places()[place].name)?;
+        let fewer: usize = std::iter::successors(Some(1), |rows| Some(2 * rows)).take_while(|&rows| rows < slots).sum();
+        Ok((most as f64 * (fewer + slots) as f64 / slots as f64) as u64)
     }
 
     /// The properties of a GPU. Opens it.

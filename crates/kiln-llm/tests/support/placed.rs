@@ -185,6 +185,8 @@ fn several(engine: &Engine, host: &Engine) {
     let one = load(engine, GEMMA2, DeviceLayers::Last(2));
     let one = one.memory_plan(SessionOptions { context: Some(300), cache: DType::F32 }).unwrap();
     assert_eq!(plan.parts[0].cache, 5 * one.parts[0].cache);
+    // The steps of several sequences count, too.
+    assert!(plan.parts.iter().zip(&one.parts).all(|(all, one)| all.scratch > one.scratch), "{plan}{one}");
     assert!(plan.parts[1].cache >= plan.parts[0].cache);
 }
 
