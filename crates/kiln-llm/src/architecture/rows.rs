@@ -32,7 +32,7 @@ impl Layout {
         Some(rows).filter(|&rows| rows < WriteRows::SKIPPED as usize)
     }
 
-    /// The caches of each layer, for so many rows: those of [`Layout::rows`].
+    /// The caches of each layer, with this many rows: those of [`Layout::rows`].
     pub(crate) fn caches(config: &Config, dtype: DType, rows: usize) -> Result<Vec<[State; 2]>> {
         let state = |size: usize| State::zeros(dtype, &[rows, size]);
         config.layers.iter().map(|_| Ok([state(config.head)?, state(config.value_head)?])).collect()

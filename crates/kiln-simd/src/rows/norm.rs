@@ -115,7 +115,7 @@ enum Norm<'a> {
     Rms { gamma: &'a [f32], range: Magnitudes },
 }
 
-/// The least magnitude but zero and the greatest of some numbers; infinity and 0 if there are none.
+/// The least magnitude of numbers that are not zero, infinity without such a number; and the greatest magnitude.
 #[derive(Clone, Copy)]
 struct Magnitudes {
     least: f32,

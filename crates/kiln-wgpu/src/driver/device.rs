@@ -529,7 +529,7 @@ pub(super) mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn pooled_memory_is_freed_when_an_allocation_fails() {
-        const LIMITED: &str = "KILN_TEST_LIMITED_MEMORY";
+        const LIMITED: &str = "KILN_TEST_CHILD";
         let Some(device) = device() else { return };
         if device.adapter().kind != AdapterKind::Software {
             return println!("skipped: hardware has memory of its own");

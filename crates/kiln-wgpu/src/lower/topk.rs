@@ -94,7 +94,7 @@ struct Level {
     kept: usize,
 }
 
-/// The levels of runs of rows of `n` elements, of which the first `k` are wanted: each has half as many runs of twice the
+/// The levels of runs of rows of `n` elements if the first `k` are wanted: each has half as many runs of twice the
 /// length, with one more if the number is odd. The runs of the last are merged to the result.
 fn levels(n: usize, k: usize) -> impl Iterator<Item = Level> {
     let level = move |size: usize| Level { size, runs: n.div_ceil(size), kept: k.min(size) };
