@@ -36,7 +36,7 @@ impl Batch<'_> {
         let steps = plan.whole.schedule.steps.len();
         let question = || format!("a batch of {steps} steps");
         let results = if needs_time { self.results_in_words(&plan.whole) } else { String::new() };
-        let placement = if plan.pinned {
+        let placement = if gpus::POSSIBLE && plan.pinned {
             self.place_pinned(plan, excluded)?
         } else if let Some(place) = engine.router.forced().filter(|_| !needs_time) {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
@@ -110,7 +110,7 @@ impl Batch<'_> {
         let mut plan = self.new_plan(wanted)?;
         let question = format!("a batch of {} steps", plan.whole.schedule.steps.len());
         let problem = Problem::schedule(&plan.whole.schedule, &self.graph)?;
-        if plan.pinned {
+        if gpus::POSSIBLE && plan.pinned {
             let decision = self.engine.router.decide(&problem, &Residency::everywhere());
             let placement = self.place_pinned(&mut plan, &[])?;
             return Ok(Explanation::new(question, &problem, &decision).pinned(placement, self.engine.places()));
