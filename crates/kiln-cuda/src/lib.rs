@@ -15,8 +15,8 @@
 //! - A program that runs again is captured as a graph of the driver, which takes all of its launches in one call.
 //! - Everything runs on one stream of a device, in the order in which it was asked for. So memory can be used anew as soon
 //!   as the host lets go of it, and nothing has to be waited for but results.
-//! - Products of f16 run on tensor cores from compute capability 8.0 on, on Hopper by warp groups; those of f32 only where less than their contract is asked for
-//!   ([`Precision`](kiln_ir::Precision)). What those kernels do not take runs on the units for f32.
+//! - Products of f16 run on tensor cores from compute capability 8.0 on, on Hopper by warp groups; those of f32 only where less than
+//!   their contract is asked for ([`Precision`](kiln_ir::Precision)). What those kernels do not take runs on the units for f32.
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.

@@ -116,7 +116,11 @@ impl<D: Driver> GraphRunner<D> {
     /// The errors of [`GraphRunner::read`].
     pub fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
         let region = self.resident(graph, source)?.region().clone();
-        let is_shared = self.is_shared(&region);
+        // Whoever is given this memory later marks the input, so each execution may ask for the same again.
+        if self.inputs.get(&id).is_some_and(|bound| bound.is_same(&region)) {
+            return Ok(());
+        }
+        let is_shared = self.shared.contains(&source) || self.is_shared(&region);
         self.bind(id, region);
         match is_shared {
             true => self.shared.insert(id),

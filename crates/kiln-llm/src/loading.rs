@@ -120,8 +120,8 @@ impl Loader {
     ///
     /// # Errors
     /// [`Error::File`] for a file that is not valid, a part of a split model, or one with more bytes than was said; those of
-    /// [`Model::load`] for a model that kiln does not run, as soon as the header is complete; [`Error::Kiln`] where there is no memory. After an error only
-    /// another loader can load the file.
+    /// [`Model::load`] for a model that kiln does not run, as soon as the header is complete; [`Error::Kiln`] where there is no memory.
+    /// After an error only another loader can load the file.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.check_whole()?;
         let taken = self.take(bytes);

@@ -73,9 +73,10 @@ const random = randomModel();
   await stopped.next();
   controller.abort();
   // The abort ends the generation, even before the caller asks for the next token.
+  // A token that is being computed comes still.
   const generated = (await other.tokens()).length;
   await after(100);
-  assert.equal((await other.tokens()).length, generated);
+  assert.ok((await other.tokens()).length <= generated + 1);
   assert.equal((await rejected(stopped.next()))[0], "AbortError");
   assert.equal((await other.tokens()).length, length + 1);
   await other.close();
@@ -103,7 +104,7 @@ const random = randomModel();
   let received = 0;
   for await (const _ of session.chat([{ role: "user", content: "Well?" }], greedy)) {
     if (++received < made.length) continue;
-    await after(100);
+    while ((await session.tokens()).at(-1) === made.at(-1).token) await after(1);
     break;
   }
   assert.equal((await session.tokens()).at(-1), made.at(-1).token);

@@ -546,19 +546,10 @@ impl Engine {
                 }
                 Err(fault) => fault,
             };
-            let Some(place) = self.without(&fault, &excluded) else { return Err(fault.error) };
+            let Some(place) = self.exclude_after(&fault, &excluded) else { return Err(fault.error) };
             excluded.push(place);
             failed = Some(fault.error);
         }
-    }
-
-    /// The place without which work can go on after an error: that of the GPU that failed. `None` if the error is to be returned:
-    /// it is of no GPU of this engine, or of one that was left out already and holds an operand alone, or a place is forced.
-    pub(crate) fn without(&self, fault: &Fault, excluded: &[usize]) -> Option<usize> {
-        let gpu = fault.gpu.as_ref()?;
-        let place = self.cpu.len() + self.position(gpu)?;
-        let can_go_on = self.router.forced().is_none() && gpu.failed(&fault.error) && !excluded.contains(&place);
-        can_go_on.then_some(place)
     }
 
     async fn run_on_gpu(

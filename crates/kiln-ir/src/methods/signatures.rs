@@ -79,7 +79,7 @@ pub enum Elements {
     Bytes,
     /// The type of the first operand.
     First,
-    /// That which an operand or parameter decides otherwise.
+    /// Another type, which an operand or a parameter determines.
     Any,
 }
 

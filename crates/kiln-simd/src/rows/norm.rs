@@ -147,16 +147,29 @@ impl Kernel for FindMagnitudes<'_> {
         // SAFETY: every access is inside n; the caller's contract.
         unsafe {
             let (zero, none) = (V::splat(0.0), V::splat(f32::INFINITY));
-            let (mut least, mut greatest) = (none, zero);
+            // Side by side, because each waits for the one before.
+            let (mut least, mut greatest) = ([none; SUMS], [zero; SUMS]);
             let mut at = 0;
+            while at + SUMS * V::LANES <= n {
+                for k in 0..SUMS {
+                    let x = V::load(p.add(at + k * V::LANES)).abs();
+                    least[k] = least[k].lesser(V::select(x.eq(zero), none, x));
+                    greatest[k] = greatest[k].greater(x);
+                }
+                at += SUMS * V::LANES;
+            }
             while at < n {
                 let left = V::LANES.min(n - at);
                 let x = if left == V::LANES { V::load(p.add(at)) } else { V::load_first(p.add(at), left) }.abs();
-                least = least.lesser(V::select(x.eq(zero), none, x));
-                greatest = greatest.greater(x);
+                least[0] = least[0].lesser(V::select(x.eq(zero), none, x));
+                greatest[0] = greatest[0].greater(x);
                 at += left;
             }
-            Magnitudes { least: least.across(V::lesser), greatest: greatest.across(V::greater) }
+            let (mut low, mut high) = (none, zero);
+            for k in 0..SUMS {
+                (low, high) = (low.lesser(least[k]), high.greater(greatest[k]));
+            }
+            Magnitudes { least: low.across(V::lesser), greatest: high.across(V::greater) }
         }
     }
 }

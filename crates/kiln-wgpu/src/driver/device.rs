@@ -540,7 +540,8 @@ pub(super) mod tests {
             let mut limited = std::process::Command::new("sh");
             limited.args(["-c", "ulimit -v 8000000 && exec \"$0\" \"$@\""]).arg(program).args(["--exact", this]);
             let ran = limited.env(LIMITED, "").output().unwrap();
-            return assert!(ran.status.success(), "{ran:?}");
+            let ran_it = String::from_utf8_lossy(&ran.stdout).contains("1 passed");
+            return assert!(ran.status.success() && ran_it, "{ran:?}");
         }
         let pool = &device.inner.shared.pool;
         let take = |bytes| {

@@ -20,6 +20,8 @@ use super::parts::Placed;
 pub(super) struct BatchPlan {
     /// The schedule of the whole graph, before it is cut into parts.
     pub(super) whole: HostPlan,
+    /// What it is called where it exceeds a limit: its steps and the types of its results.
+    pub(super) name: String,
     /// Whether some operation is pinned to a device.
     pub(super) pinned: bool,
     /// The number of writes to states that it runs: all that were recorded when it was made.
@@ -38,8 +40,15 @@ pub(super) struct BatchPlan {
 
 impl BatchPlan {
     pub(super) fn new(graph: &Graph, wanted: &[TensorId], pinned: bool) -> Result<Self> {
+        let whole = HostPlan::new(graph, wanted)?;
+        let mut name = format!("a batch of {} steps", whole.schedule.steps.len());
+        for (number, &id) in wanted.iter().enumerate() {
+            let ty = graph.ty(id)?;
+            name += &format!("{} {} {}", if number == 0 { " for" } else { "," }, ty.dtype, ty.shape);
+        }
         Ok(Self {
-            whole: HostPlan::new(graph, wanted)?,
+            whole,
+            name,
             pinned,
             writes: graph.writes(),
             flow: None,

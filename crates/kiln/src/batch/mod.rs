@@ -353,7 +353,7 @@ impl<'e> Batch<'e> {
         let plan = self.plan(wanted)?;
         self.results = None;
         let mut lent = Lent::new(self, plan);
-        let (batch, plan) = lent.both();
+        let (batch, plan) = lent.split();
         let done = batch.compute_plan(plan, read, waiting).await;
         drop(lent);
         let (place, read) = done?;
@@ -397,7 +397,7 @@ impl<'e> Batch<'e> {
             if let (Some(lost), Error::Unavailable { .. }) = (&mut lost, &fault.error) {
                 return Err(std::mem::replace(lost, fault.error));
             }
-            let place = if self.only_on.is_some() { None } else { self.engine.without(&fault, &excluded) };
+            let place = if self.only_on.is_some() { None } else { self.engine.exclude_after(&fault, &excluded) };
             let Some(place) = place else { return Err(fault.error) };
             excluded.push(place);
             failed = Some(fault.error);

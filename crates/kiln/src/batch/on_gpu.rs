@@ -7,7 +7,7 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::{Buffer, Operand, Result};
 
 use super::host_plan::HostPlan;
-use super::lent::{Lent, OfGpu};
+use super::lent::{Lent, LentRunner};
 use super::{Batch, Input, Target};
 use crate::gpus::{Fault, Runner};
 use crate::state::Taken;
@@ -29,7 +29,7 @@ impl Batch<'_> {
         let plan = self.plan(wanted)?;
         self.results = None;
         let mut lent = Lent::new(self, plan);
-        let (batch, plan) = lent.both();
+        let (batch, plan) = lent.split();
         match batch.target(plan, &[])? {
             Target::Gpu(position) => batch.begin_on(position, &plan.whole, feed, waiting).await.map_err(Fault::error),
             Target::Cpu | Target::Parts => Ok(None),
@@ -76,9 +76,10 @@ impl Batch<'_> {
         waiting: Waiting,
     ) -> Result<Option<Arriving<Vec<Buffer>>>, Fault> {
         let mut lent = Lent::runner(self, position, waiting).await?;
-        let (batch, OfGpu { runner, .. }) = lent.both();
+        let (batch, LentRunner { runner, .. }) = lent.split();
         let _states = batch.prepare_on(position, plan, &mut **runner, waiting).await?;
-        let begun = runner.begin(&batch.graph, &plan.wanted, feed, waiting).await?;
+        let begun = runner.begin(&batch.graph, &plan.wanted, feed, waiting).await;
+        let begun = begun.map_err(Fault::of(&batch.engine.gpus[position]))?;
         batch.drop_on_host(&plan.inputs);
         Ok(begun)
     }
@@ -92,7 +93,7 @@ impl Batch<'_> {
         waiting: Waiting,
     ) -> Result<Option<Vec<Buffer>>, Fault> {
         let mut lent = Lent::runner(self, position, waiting).await?;
-        let (batch, OfGpu { runner, .. }) = lent.both();
+        let (batch, LentRunner { runner, .. }) = lent.split();
         let _states = batch.prepare_on(position, plan, &mut **runner, waiting).await?;
         let done = match read {
             true => runner.run(&batch.graph, &plan.wanted, waiting).await.map(Some),

@@ -8,7 +8,7 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::{Buffer, Error, Operand, Result};
 
 use super::batch_plan::BatchPlan;
-use super::lent::{Lent, OfGpu};
+use super::lent::{Lent, LentRunner};
 use super::parts::{On, Part, Placed};
 use super::{Batch, Held, Input, copied, one};
 use crate::Tensor;
@@ -108,7 +108,7 @@ impl Batch<'_> {
         waiting: Waiting,
     ) -> Result<Option<Vec<Buffer>>, Fault> {
         let mut lent = Lent::runner(self, gpu, waiting).await?;
-        let (batch, OfGpu { runner, .. }) = lent.both();
+        let (batch, LentRunner { runner, .. }) = lent.split();
         batch.send(gpu, &part.inputs(), &mut **runner, waiting).await?;
         let handle = batch.engine.gpus[gpu].clone();
         let mut states = batch.take_states_of(part)?;

@@ -33,24 +33,23 @@ impl Batch<'_> {
         if let Some(device) = self.only_on {
             return Ok(device.map_or(Target::Cpu, Target::Gpu));
         }
-        let steps = plan.whole.schedule.steps.len();
-        let question = || format!("a batch of {steps} steps");
-        let results = if needs_time { self.results_in_words(&plan.whole) } else { String::new() };
-        let placement = if gpus::POSSIBLE && plan.pinned {
-            self.place_pinned(plan, excluded)?
+        // Without GPUs in a build there is no code for places.
+        if gpus::POSSIBLE && plan.pinned {
+            self.place_pinned(plan, excluded)?;
         } else if let Some(place) = engine.router.forced().filter(|_| !needs_time) {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         } else if alone || engine.router.forced().is_some() || self.graph.has_states() {
             // A result that is written to a state stays with the state.
-            let able = engine.within_budget(self.able(&plan.whole), || self.bytes(&plan.whole));
+            let able = self.able(&plan.whole);
             let residency = excluded.iter().fold(able, |all, &place| all.barred(place));
             let place = match plan.decided {
                 Some((of, place)) if of == residency && !engine.refine => place,
                 _ => {
+                    let name = plan.name.clone();
                     let problem = plan.problem(&self.graph)?;
                     let decision = engine.decide(problem, &residency, "batch")?;
-                    let explained = || Explanation::new(question(), problem, &decision).to_string();
-                    engine.budgeted.check(decision.seconds(), || question() + &results, explained);
+                    let explained = || Explanation::new(name.clone(), problem, &decision).to_string();
+                    engine.budgeted.check(decision.seconds(), || name.clone(), explained);
                     let place = decision.index();
                     plan.decided = Some((residency, place));
                     place
@@ -58,10 +57,13 @@ impl Batch<'_> {
             };
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         } else {
-            self.place(plan, excluded)?
+            self.place(plan, excluded)?;
+        }
+        let BatchPlan { name, placed: Some(Placed { placement, .. }), .. } = plan else {
+            return Err(Error::Parameter { op: "batch", reason: "the plan was not placed".into() });
         };
-        let words = || placement.in_words(&question(), engine.places());
-        engine.budgeted.check(placement.seconds, || question() + &results, words);
+        let words = || placement.in_words(name, engine.places());
+        engine.budgeted.check(placement.seconds, || name.clone(), words);
         Ok(match &placement.segments[..] {
             [only] => gpus::position(only.memory).map_or(Target::Cpu, Target::Gpu),
             _ => Target::Parts,
@@ -89,13 +91,14 @@ impl Batch<'_> {
         residency
     }
 
-    /// Where inputs are, with placements excluded that lack a kernel for some step.
+    /// Where inputs are, with placements excluded that lack a kernel for some step, or may not hold as many bytes.
     pub(super) fn able(&self, plan: &HostPlan) -> Residency {
         let able = |residency, step: &Step| match step {
             Step::Run { op, .. } => self.engine.able(residency, op),
             Step::Fused(_) => residency,
         };
-        plan.schedule.steps.iter().fold(self.residency(&plan.inputs), able)
+        let residency = plan.schedule.steps.iter().fold(self.residency(&plan.inputs), able);
+        self.engine.within_budget(residency, || self.bytes(plan))
     }
 
     /// The predicted time of computing these tensors on each place if they were executed now, and why the chosen one is
@@ -185,12 +188,6 @@ impl Batch<'_> {
         let inputs = plan.inputs.iter().filter_map(|&id| self.graph.ty(id).ok());
         let computed = host_plan::Memory::planned_bytes(&self.graph, &plan.schedule).unwrap_or(u64::MAX);
         total_bytes(inputs.map(|ty| ty.bytes() as u64).chain([computed]))
-    }
-
-    /// The types of the results of a plan, which tell apart batches of equally many steps.
-    fn results_in_words(&self, plan: &HostPlan) -> String {
-        let types = plan.wanted.iter().filter_map(|&id| self.graph.ty(id).ok());
-        types.map(|ty| format!(", {} {}", ty.dtype, ty.shape)).collect()
     }
 
     fn pin_of(&self, step: &Step) -> Option<Option<usize>> {

@@ -16,10 +16,10 @@ use crate::gpus::{WAITING, wait};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     /// Seconds that it may be predicted to take. More are logged as a warning through `tracing`, with the plan, once for each
-    /// operation and its shapes.
+    /// operation and its shapes, and for batches once for each number of steps and types of results.
     pub seconds: f64,
-    /// Bytes of operands, results and what is between them that a GPU may hold for it. No GPU is given more; the work then runs on
-    /// the CPU.
+    /// Bytes of operands, results and what is between them that a GPU may hold for it. No GPU is given more, unless it is forced or
+    /// operations are pinned to it; the work then runs on the CPU.
     pub device_bytes: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Bytes that the allocation of a tensor of this many bytes takes: up to an eighth more, so that like sizes share memory.
+    /// Bytes that the allocation of a tensor of this many bytes takes at most: up to an eighth more, so that like sizes share memory.
     pub fn allocation(&self, bytes: u64) -> u64 {
         if self.granularity == 0 { bytes } else { kiln_device::size_class(bytes, self.granularity) }
     }
@@ -126,7 +126,8 @@ impl Engine {
     /// Excludes the GPUs if the work needs more bytes than a GPU may hold.
     pub(crate) fn within_budget(&self, residency: Residency, bytes: impl FnOnce() -> u64) -> Residency {
         let most = self.budgeted.budget.device_bytes;
-        if most == u64::MAX || bytes() <= most {
+        // A forced place runs everything.
+        if most == u64::MAX || self.router.forced().is_some() || bytes() <= most {
             return residency;
         }
         (self.cpu.len()..self.places().len()).fold(residency, Residency::barred)

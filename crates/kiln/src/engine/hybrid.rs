@@ -2,7 +2,7 @@
 
 use kiln_device::cut::{Cut, Join, cut, split};
 use kiln_device::waiting::no_thread;
-use kiln_ir::op::{Call, Op};
+use kiln_ir::op::{Call, Op, total_bytes};
 use kiln_ir::{DataMut, Operations, Result, TensorType};
 use kiln_route::{Decision, ExplainedSegment, Problem, Residency};
 
@@ -48,7 +48,9 @@ impl Engine {
         // The predicted seconds of each part on every placement.
         let predicted = |rows: usize, residency: Residency| {
             let types = cut.part_types(types, rows).ok()?;
-            let residency = &self.within_budget_of(residency, types.iter().chain(op.infer(&types).ok()?.iter()));
+            let bytes = |types: &[TensorType]| total_bytes(types.iter().map(|ty| ty.bytes() as u64));
+            let all = || op.infer(&types).map_or(u64::MAX, |outputs| bytes(&types).saturating_add(bytes(&outputs)));
+            let residency = &self.within_budget(residency, all);
             let problem = Problem::new(op, &types).ok()?;
             let decision = self.router.decide(&problem, residency);
             Some(decision.predictions().map(|prediction| prediction.seconds).collect::<Vec<f64>>())

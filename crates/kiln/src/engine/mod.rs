@@ -282,7 +282,10 @@ impl Engine {
     pub fn explain(&self, op: impl Into<Op>, inputs: &[TensorType]) -> Result<Explanation> {
         let op = op.into();
         let problem = Problem::new(&op, inputs)?;
-        let decision = self.decide(&problem, &self.able(self.on_host(), &op), op.name())?;
+        let outputs = op.infer(inputs)?;
+        let able = self.able(self.on_host(), &op);
+        let residency = self.within_budget_of(able, inputs.iter().chain(outputs.iter()));
+        let decision = self.decide(&problem, &residency, op.name())?;
         let explanation = Explanation::operation(&op, inputs, &problem, &decision);
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(hybrid) = self.hybrid(&op, inputs, &decision) {

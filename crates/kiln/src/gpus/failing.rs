@@ -265,6 +265,9 @@ fn a_budget_keeps_large_work_off_gpus_and_names_slow_work_once() {
     let engine = bounded(f64::INFINITY, 100);
     assert_eq!(engine.relu(&[-1.0; 10]).unwrap(), [0.0; 10]);
     assert_eq!(rig.calls(), (1, 0), "80 bytes");
+    assert_eq!(chosen(&engine), FIRST);
+    let large = TensorType::f32(Shape::new(&[20]).unwrap());
+    assert!(![FIRST, SECOND].contains(&&*engine.explain(Elementwise::relu(), &[large]).unwrap().chosen));
     assert_eq!(engine.relu(&[-1.0; 20]).unwrap(), [0.0; 20]);
     let mut batch = engine.batch();
     let x = batch.upload(&[-1.0; 20], &[20]).unwrap();
@@ -296,9 +299,9 @@ fn a_budget_keeps_large_work_off_gpus_and_names_slow_work_once() {
         engine.tensors().relu(&x).unwrap();
     });
     let [operation, batch, other, tensor] = &told[..] else { panic!("{told:?}") };
-    assert!(other.contains("a batch of 1 steps") && tensor.contains("relu [8]"), "{other} {tensor}");
+    assert!(other.contains("a batch of 1 steps for f32 [6]") && tensor.contains("relu [8]"), "{other} {tensor}");
     assert!(operation.contains("relu [4]") && operation.contains(FIRST) && operation.contains("budget"), "{operation}");
-    assert!(batch.contains("a batch of 1 steps: 1 steps on first GPU"), "{batch}");
+    assert!(batch.contains("a batch of 1 steps for f32 [4]: 1 steps on first GPU"), "{batch}");
     // Where a place is forced and where there is one alone.
     let forced = Rig::builder().force(SECOND).budget(crate::Budget { seconds: 1e-9, device_bytes: u64::MAX });
     let alone = Engine::builder().without_profile().budget(crate::Budget { seconds: 1e-15, device_bytes: u64::MAX });
