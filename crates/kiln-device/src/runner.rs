@@ -116,7 +116,7 @@ impl<D: Driver> GraphRunner<D> {
     /// The errors of [`GraphRunner::read`].
     pub fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
         let region = self.resident(graph, source)?.region().clone();
-        // Whoever is given this memory later marks the input, so each execution may ask for the same again.
+        // Then its mark is right: `tensor` marks all inputs in the memory that it returns.
         if self.inputs.get(&id).is_some_and(|bound| bound.is_same(&region)) {
             return Ok(());
         }
