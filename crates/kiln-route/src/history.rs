@@ -130,7 +130,9 @@ impl History {
         let entry = self.entries.entry(key(class, octave, place)).or_default();
         entry.idle = 0;
         let remembered = std::mem::take(&mut entry.remembered);
-        if remembered > 0.0 && (ratio / remembered - 1.0).abs() <= OUTLIER {
+        // As slow as before, and not as fast as the faded mean.
+        let is_as_before = || (ratio / remembered).ln().abs() < (ratio / entry.mean).ln().abs();
+        if remembered > 0.0 && (ratio / remembered - 1.0).abs() <= OUTLIER && is_as_before() {
             (entry.mean, entry.restored) = (remembered, entry.restored.saturating_add(1));
             return;
         }
@@ -268,6 +270,21 @@ mod tests {
         assert_eq!(correction(&history), Some(16.0));
         history.observe(CLASS, 5000.0, 0, 1.0, 1.0);
         assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0), "other work says nothing");
+    }
+
+    #[test]
+    fn a_place_that_has_recovered_keeps_no_penalty() {
+        let mut history = History::default();
+        for _ in 0..10 {
+            history.observe(CLASS, 1000.0, 1, 1.0, 1.9);
+        }
+        for _ in 0..FORGET {
+            history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
+        }
+        let faded = history.correction(CLASS, 1000.0, 1).unwrap();
+        assert!(faded < 1.5, "{faded}");
+        history.observe(CLASS, 1000.0, 1, 1.0, 1.0);
+        assert!(history.correction(CLASS, 1000.0, 1).is_some_and(|correction| correction < faded));
     }
 
     #[test]

@@ -442,7 +442,13 @@ impl Timeline {
     #[inline]
     fn after(&self, setting: &Setting<'_>, step: usize, device: usize) -> (f64, f64) {
         let reads = setting.flow.reads(step);
-        let host = reads.iter().fold(self.host, |host, &tensor| self.brought(setting, host, tensor, device));
+        let mut host = self.host;
+        for (at, &tensor) in reads.iter().enumerate() {
+            // One transfer serves all operands that are the same tensor.
+            if reads[..at].iter().all(|before| before.number != tensor.number) {
+                host = self.brought(setting, host, tensor, device);
+            }
+        }
         let seconds = setting.predicted.seconds[step][device];
         let seconds = if self.last == device { seconds } else { setting.launch(device) + seconds };
         match device {

@@ -324,7 +324,8 @@ impl Profile {
     pub fn with_place_between(mut self, place: Place, fewer: &str, more: &str) -> Result<Self, ProfileProblem> {
         let position = |name: &str| self.places.iter().position(|place| place.name == name);
         let between = position(fewer).zip(position(more)).filter(|&(fewer, more)| {
-            fewer < more && (self.places[fewer].threads + 1..self.places[more].threads).contains(&place.threads)
+            fewer < more
+                && (self.places[fewer].threads.saturating_add(1)..self.places[more].threads).contains(&place.threads)
         });
         let Some((fewer, more)) = between else { return Err(ProfileProblem::Incomplete { place: place.name }) };
         let ln = |threads: usize| (threads as f64).ln();

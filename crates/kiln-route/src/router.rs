@@ -486,6 +486,11 @@ impl fmt::Display for Why<'_> {
         } else {
             match decision.runner_up() {
                 None => write!(f, "{place} is the only place")?,
+                Some((other, other_seconds)) if other_seconds < seconds && other.memory != Memory::HOST => write!(
+                    f,
+                    "{place} is predicted to take {} times as long as {other}, which would have to be clearly ahead",
+                    ThreeDigits(seconds / other_seconds.max(f64::MIN_POSITIVE)),
+                )?,
                 Some((other, other_seconds)) if other_seconds < seconds && other.threads == place.threads => write!(
                     f,
                     "{place} is predicted to take {} times as long as {other}, whose lesser instruction set would \

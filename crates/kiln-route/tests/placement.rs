@@ -382,6 +382,21 @@ fn a_state_is_written_after_its_readers_where_branches_run_on_two_devices() {
 }
 
 #[test]
+fn an_operand_that_is_read_twice_is_brought_once() {
+    let router = machine_of(1e11, &[1e13], 1e6);
+    let seconds = |twice: bool| {
+        let mut graph = Graph::new();
+        let (x, y) = (graph.input(ty(&[64, 64])), graph.input(ty(&[64, 64])));
+        let product = graph.mul(x, if twice { x } else { y }).unwrap();
+        let (flow, _) = Flow::new(&graph, &[product]).unwrap();
+        router.assigned(&flow, &[Memory::new(1)], &Residency::host()).seconds
+    };
+    // Beside the result, which is brought back.
+    let ratio = seconds(false) / seconds(true);
+    assert!((ratio - 1.5).abs() < 0.01, "{ratio}");
+}
+
+#[test]
 fn everywhere_means_every_operand() {
     let router = machine_of(1e11, &[1e13], 1e3);
     let mut graph = Graph::new();

@@ -253,6 +253,19 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
         assert!(matches!(status, ProfileStatus::Ignored(ProfileProblem::Corrupt(_))), "{text:?}: {status:?}");
         assert_eq!(engine.add(&[1.0], &[2.0]).unwrap(), [3.0], "built-in constants decide");
     }
+    // The place of the CPU with the most threads as one with another number.
+    let profile = build().router().profile().clone();
+    let last = build().places().last().unwrap().clone();
+    let places = profile.places().iter().cloned().map(|place| match place.name == last.name {
+        true => kiln_route::Place { threads: last.threads + 1, ..place },
+        false => place,
+    });
+    let other = kiln_route::Profile::new(profile.machine().clone(), places.collect()).unwrap();
+    let status = Engine::builder().profile(other).build().unwrap().profile_status().clone();
+    assert!(
+        matches!(&status, ProfileStatus::Ignored(ProfileProblem::Corrupt(why)) if why.contains("threads")),
+        "{status}"
+    );
     let found = PROFILE_VERSION + 1;
     std::fs::write(&path, format!("{{\"version\":{found}}}")).unwrap();
     let problem = ProfileProblem::WrongVersion { found };

@@ -45,21 +45,27 @@ impl Engine {
             all.retain(|_| kept.next().unwrap_or(false));
         }
         let (profile, mut report) = calibrate::full::run(self, &all, probes, effort, progress)?;
-        let router = self.router_of(profile)?;
-        let mut gpus: Vec<Gpu> = std::mem::take(&mut self.gpus).into_iter().chain(found).collect();
+        let mut router = self.router_of(profile.clone())?;
+        let mut gpus: Vec<Gpu> = self.gpus.iter().cloned().chain(found).collect();
         let mut behind = |place: &Place| {
             let position = gpus.iter().position(|gpu| gpu.name() == place.name)?;
             Some(gpus.swap_remove(position))
         };
-        self.gpus = router.places()[self.cpu.len()..].iter().filter_map(&mut behind).collect();
+        let gpus: Vec<Gpu> = router.places()[self.cpu.len()..].iter().filter_map(&mut behind).collect();
+        if !gpus.is_empty() {
+            // A profile serves engines that force other places, too.
+            let unforced = Router::new(profile.clone()).with_precision(self.precision());
+            let before =
+                (std::mem::replace(&mut self.router, unforced), std::mem::replace(&mut self.gpus, gpus.clone()));
+            let graphs = calibrate::graphs::on_cpu(self);
+            (self.router, self.gpus) = before;
+            let (queued, graphs) = graphs?;
+            router = self.router_of(profile.with_graphs_on_host(queued, graphs).map_err(calibrate::unusable)?)?;
+        }
+        self.gpus = gpus;
         self.left_out.clone_from(&report.left_out);
         self.router = router;
         self.status = ProfileStatus::Calibrated;
-        if !self.gpus.is_empty() {
-            let (queued, graphs) = calibrate::graphs::on_cpu(self)?;
-            let profile = self.router.profile().clone().with_graphs_on_host(queued, graphs);
-            self.router = self.router_of(profile.map_err(calibrate::unusable)?)?;
-        }
         if let Some(path) = self.profile_file() {
             let before = self.is_shared.then(|| Profile::load(path, &self.machine).ok()).flatten();
             let saved = match before.as_ref().and_then(|before| unknown_gpu(before, gpus::KINDS)) {

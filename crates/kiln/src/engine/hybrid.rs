@@ -36,6 +36,13 @@ pub(crate) struct Hybrid {
     seconds: [f64; 2],
 }
 
+impl Hybrid {
+    /// Predicted seconds until both have ended.
+    pub(super) fn longest(&self) -> f64 {
+        self.seconds[0].max(self.seconds[1])
+    }
+}
+
 impl Engine {
     /// How the CPU and a GPU share an operation, or `None` if sharing is not faster. Depends only on the shape and the
     /// profile, so that results are reproducible.
@@ -73,7 +80,7 @@ impl Engine {
             let copying = gpu_seconds - predicted(rows, resident)?[self.cpu.len() + gpu];
             let cpu_seconds = computing + copying * (COPYING / self.cpu[cpu].threads() as f64).min(1.0);
             let longest = cpu_seconds.max(gpu_seconds);
-            let limit = best.as_ref().map_or(decision.seconds() * WORTH, |best| best.seconds[0].max(best.seconds[1]));
+            let limit = best.as_ref().map_or(decision.seconds() * WORTH, Hybrid::longest);
             if longest < limit {
                 let seconds = [gpu_seconds, cpu_seconds];
                 best = Some(Hybrid { cut: cut.clone(), rows, gpu, cpu, seconds });

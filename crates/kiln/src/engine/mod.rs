@@ -350,13 +350,18 @@ impl Engine {
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
             let explained = || Explanation::operation(op, call.types(), &problem, &decision);
-            self.budgeted.check(decision.seconds(), || explained().question, || explained().to_string());
             #[cfg(not(target_arch = "wasm32"))]
             if failed.is_none()
                 && let Some(hybrid) = self.hybrid(op, call.types(), &decision)
             {
+                let plan = || {
+                    let (segments, why) = self.explained(&hybrid);
+                    explained().shared(segments, why).to_string()
+                };
+                self.budgeted.check(hybrid.longest(), || explained().question, plan);
                 return self.run_hybrid(&hybrid, call, outputs);
             }
+            self.budgeted.check(decision.seconds(), || explained().question, || explained().to_string());
             let Some((_, gpu)) = self.gpu(&decision) else { break decision };
             let start = self.refine.then(Instant::now);
             match wait(gpu.run_call(call, outputs, WAITING)) {

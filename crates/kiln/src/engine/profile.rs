@@ -121,6 +121,14 @@ pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileSta
     let other = |place: &Place| wanted.other_gpus.contains(&place.backend);
     let kept = profile.restricted(|place| other(place) || wanted.names().any(|name| name == place.name));
     let kept = kept.map_err(ProfileStatus::Ignored)?;
+    let is_other = |c: &machine::CpuPlace| {
+        let of = |place: &Place| (place.backend, place.threads);
+        kept.places().iter().any(|place| place.name == c.place.name && of(place) != of(&c.place))
+    };
+    if wanted.cpu.iter().any(is_other) {
+        let reason = "places of the CPU have the threads of their names, and run on the CPU";
+        return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
+    }
     let gpus = kept.places().iter().skip_while(|place| !place.backend.is_gpu());
     let order = gpus.clone().map(|place| place.name.as_str());
     if gpus.clone().any(|place| !place.backend.is_gpu())

@@ -128,6 +128,7 @@ fn a_lost_gpu_that_alone_held_an_input_is_not_taken_for_the_next_one() {
     let rig = Rig::new();
     let engine = rig.engine();
     let mut batch = engine.batch();
+    batch.keep_on_host(false);
     let x = batch.upload(&[-1.0, 2.0], &[2]).unwrap();
     let y = batch.relu(x).unwrap();
     batch.execute(&[y]).unwrap();
