@@ -44,8 +44,8 @@ impl Hybrid {
 }
 
 impl Engine {
-    /// How the CPU and a GPU share an operation, or `None` if sharing is not faster. Depends only on the shape and the
-    /// profile, so that results are reproducible.
+    /// How the CPU and a GPU share an operation, or `None` if sharing is not faster. Depends only on the shape, the
+    /// profile and, if the engine refines, on what was observed, so that results are reproducible without that.
     pub(crate) fn hybrid(&self, op: &Op, types: &[TensorType], decision: &Decision<'_>) -> Option<Hybrid> {
         if self.gpus.is_empty() || decision.seconds() < FROM || self.router.forced().is_some() {
             return None;
