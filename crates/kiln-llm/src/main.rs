@@ -13,6 +13,7 @@ mod program {
     pub(crate) mod options;
     pub(crate) mod perplexity;
     pub(crate) mod profile;
+    pub(crate) mod prompt;
     pub(crate) mod quantize;
     pub(crate) mod run;
     pub(crate) mod tokenize;
@@ -370,10 +371,10 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
 /// The pooling with this name, which is one of the possible values.
 fn pooling(name: String) -> Result<Pooling, String> {
     let found = POOLINGS.into_iter().find(|(known, _)| *known == name);
-    found.map(|(_, pooling)| pooling).ok_or_else(|| format!("{name:?} is no way of pooling"))
+    found.map(|(_, pooling)| pooling).ok_or_else(|| format!("{name:?} is not a known pooling"))
 }
 
 /// The recipe with this name, which is one of the possible values.
 fn recipe(name: String) -> Result<Recipe, String> {
-    Recipe::find(&name).ok_or_else(|| format!("{name:?} is not a type"))
+    Recipe::find(&name).ok_or_else(|| format!("{name:?} is not a known type"))
 }

@@ -198,7 +198,7 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Forgets all tokens but the first `keep`: what follows is computed anew.
+    /// Forgets all tokens but the first `keep`; tokens that are added afterwards are computed again.
     pub fn truncate(&mut self, keep: usize) {
         self.begun = self.begun.take().filter(|_| keep >= self.tokens.len());
         self.tokens.truncate(keep);
@@ -242,6 +242,26 @@ impl<'m> Session<'m> {
             *scoring = None;
         }
         set
+    }
+
+    /// Computes a part of the tokens that were added, at most 1024 of them, and returns how many still have to be computed; 0 once only
+    /// the last part is left, which the next token is computed with. A program that calls this until it is 0 can show its progress
+    /// through a long prompt, and stop. Otherwise [`Session::sample`] computes all parts, with the same results.
+    ///
+    /// # Errors
+    /// [`Error::Kiln`]. Parts that were computed are kept.
+    #[cfg(not(browser_gpu))]
+    pub fn prefill(&mut self) -> Result<usize> {
+        wait(self.compute_part(WAITING))
+    }
+
+    /// [`Session::prefill`] for pages, where nothing can wait; a part has at most 64 tokens on the CPU there, because a page receives
+    /// nothing while the CPU computes.
+    ///
+    /// # Errors
+    /// [`Error::Kiln`]. Parts that were computed are kept.
+    pub async fn prefill_async(&mut self) -> Result<usize> {
+        self.compute_part(Waiting::Elsewhere).await
     }
 
     /// The logits of what follows the tokens so far, one for each token of the vocabulary.
@@ -536,17 +556,26 @@ impl<'m> Session<'m> {
         self.cached = self.cached.min(self.tokens.len() - 1);
         // Its input would be replaced.
         self.begun = None;
-        loop {
-            let before = self.cached;
-            let rest = self.tokens.len() - before;
-            let rows = self.parts.rows_for(rest);
-            let tokens = self.tokens[before..before + rows.min(rest)].to_vec();
-            if rows >= rest {
-                return Ok(LastPart { tokens, before });
-            }
-            self.step(rows)?.extend(&tokens, before, waiting).await?;
-            self.cached += rows;
+        while self.compute_part(waiting).await? > 0 {}
+        Ok(LastPart { tokens: self.tokens[self.cached..].to_vec(), before: self.cached })
+    }
+
+    /// Computes the first part of the tokens that are not in the caches, unless it is the last part, and returns how many tokens are
+    /// in neither.
+    async fn compute_part(&mut self, waiting: Waiting) -> Result<usize> {
+        let left = |session: &Self| {
+            let rest = session.tokens.len() - session.cached;
+            (session.parts.rows_for(rest), rest)
+        };
+        let (rows, rest) = left(self);
+        if rows >= rest {
+            return Ok(0);
         }
+        let (tokens, before) = (self.tokens[self.cached..self.cached + rows].to_vec(), self.cached);
+        self.step(rows)?.extend(&tokens, before, waiting).await?;
+        self.cached += rows;
+        let (rows, rest) = left(self);
+        Ok(if rows >= rest { 0 } else { rest })
     }
 
     /// The graph of the last part.

@@ -118,6 +118,30 @@ fn texts_longer_than_the_largest_graph_are_computed_in_parts() {
 }
 
 #[test]
+fn prompts_can_be_computed_part_by_part() {
+    let engine = engine();
+    let tokens: Vec<u32> = (0..700).map(|i| (i * 7 + i / 12) % VOCABULARY as u32).collect();
+    let model = load(&engine, &RandomModel::new(LLAMA), "prefill").unwrap();
+    let whole = pushed(&model, EXACT, &tokens).logits().unwrap();
+    let mut session = pushed(&model, EXACT, &tokens);
+    let mut left = Vec::new();
+    while left.last() != Some(&0) {
+        left.push(session.prefill().unwrap());
+    }
+    assert_eq!(left, [188, 124, 0]);
+    assert_eq!(session.prefill().unwrap(), 0, "the last part is for the token that follows");
+    assert_eq!(session.logits().unwrap(), whole);
+    assert_eq!(session.prefill().unwrap(), 0);
+    // Half of it, then other tokens.
+    let mut session = pushed(&model, EXACT, &tokens);
+    assert_eq!(session.prefill().unwrap(), 188);
+    assert_eq!(session.replace(&tokens[..600]).unwrap(), 512);
+    let short = pushed(&model, EXACT, &tokens[..600]).logits().unwrap();
+    assert_eq!(session.logits().unwrap(), short);
+    assert_eq!(model.session(EXACT).unwrap().prefill().unwrap(), 0, "there is nothing to compute");
+}
+
+#[test]
 fn long_factors_are_those_of_contexts_beyond_the_original_one() {
     let engine = engine();
     let random = RandomModel::new(PHI3);

@@ -524,7 +524,8 @@ impl Router {
         let time = |device| (device, simulated(&setting, |_| device, 0..flow.len(), f64::INFINITY));
         let each: Vec<(usize, f64)> = known.map(time).collect();
         let least = each.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
-        // Of equal ones the last, and CUDA devices before GPUs through wgpu, as for single operations.
+        // Of equal devices the last, and CUDA devices before GPUs through wgpu, as for single operations. Nothing leaves the host for a
+        // device that is no faster.
         let backend = |device: usize| devices[device].map(|(place, _)| self.places()[place].backend);
         let within = |&(_, seconds): &(usize, f64), share: f64| seconds <= least * (1.0 + share);
         let mut alone = each.iter().rfind(|each| within(each, TIE)).copied().unwrap_or((0, f64::INFINITY));
@@ -532,6 +533,7 @@ impl Router {
             let cuda = each.iter().filter(|each| backend(each.0) == Some(Backend::Cuda) && within(each, STEADIER));
             alone = cuda.copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(alone);
         }
+        alone = each.iter().find(|&&(device, seconds)| device == 0 && seconds <= alone.1).copied().unwrap_or(alone);
         let limit = alone.1 * WORTH;
         let mut best = None;
         let mut seconds = alone.1;

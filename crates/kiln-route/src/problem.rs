@@ -1,6 +1,6 @@
 //! What is to be decided: the work of an operation or of a recorded graph, and where its operands are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use kiln_ir::graph::{Fused, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Call, Cost, Op, total_bytes};
@@ -284,16 +284,25 @@ impl Problem {
 /// Where the operands of a problem are, where its result is wanted, which places still have to compile for it, and which
 /// cannot take it.
 ///
-/// Operands are named by position; those beyond the 64th are on the host, but for [`Residency::everywhere`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Operands are named by position.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Residency {
+    /// The first operands that each memory holds, a bit each.
     held: [u64; MAX_MEMORIES],
-    /// Whether operands beyond the 64th are in every memory, rather than only on the host.
-    rest_everywhere: bool,
+    /// The memories that hold further operands, a bit each.
+    further: BTreeMap<usize, u8>,
+    /// The memories that hold every operand that neither of these has.
+    rest: u8,
     result_stays: bool,
     cold: u64,
     barred: u64,
 }
+
+/// Number of operands that [`Residency::held`] names.
+const FIRST: usize = u64::BITS as usize;
+
+/// The host in [`Residency::further`].
+const ON_HOST: u8 = 1;
 
 impl Default for Residency {
     fn default() -> Self {
@@ -306,19 +315,24 @@ impl Residency {
     pub const fn host() -> Self {
         let mut held = [0; MAX_MEMORIES];
         held[0] = u64::MAX;
-        Self { held, rest_everywhere: false, result_stays: false, cold: 0, barred: 0 }
+        Self { held, further: BTreeMap::new(), rest: ON_HOST, result_stays: false, cold: 0, barred: 0 }
     }
 
-    /// Every operand, however many there are, is in every memory: what a graph finds that runs again and again.
+    /// Every operand is in every memory: what a graph finds that runs again and again.
     pub const fn everywhere() -> Self {
-        Self { held: [u64::MAX; MAX_MEMORIES], rest_everywhere: true, ..Self::host() }
+        let held = [u64::MAX; MAX_MEMORIES];
+        Self { held, further: BTreeMap::new(), rest: u8::MAX, result_stays: false, cold: 0, barred: 0 }
     }
 
     /// Operand `index` is in `memory` too.
     #[must_use]
     pub fn copied(mut self, index: usize, memory: Memory) -> Self {
-        if let (Some(held), Some(bit)) = (self.held.get_mut(memory.index()), bit(index)) {
-            *held |= bit;
+        if memory.index() >= MAX_MEMORIES {
+            return self;
+        }
+        match bit(index) {
+            Some(bit) => self.held[memory.index()] |= bit,
+            None => *self.memories_of(index) |= 1 << memory.index(),
         }
         self
     }
@@ -326,10 +340,16 @@ impl Residency {
     /// Operand `index` is in `memory` and nowhere else.
     #[must_use]
     pub fn moved(mut self, index: usize, memory: Memory) -> Self {
-        if let Some(bit) = bit(index) {
-            self.held.iter_mut().for_each(|held| *held &= !bit);
+        match bit(index) {
+            Some(bit) => self.held.iter_mut().for_each(|held| *held &= !bit),
+            None => *self.memories_of(index) = 0,
         }
         self.copied(index, memory)
+    }
+
+    /// The memories of an operand behind the first ones.
+    fn memories_of(&mut self, index: usize) -> &mut u8 {
+        self.further.entry(index).or_insert(self.rest)
     }
 
     /// The result may stay in the memory of the place that computes it.
@@ -355,10 +375,12 @@ impl Residency {
     }
 
     pub(crate) fn holds(&self, memory: Memory, operand: usize) -> bool {
-        let held = self.held.get(memory.index()).copied().unwrap_or(0);
+        if memory.index() >= MAX_MEMORIES {
+            return false;
+        }
         match bit(operand) {
-            Some(bit) => held & bit != 0,
-            None => self.rest_everywhere || memory == Memory::HOST,
+            Some(bit) => self.held[memory.index()] & bit != 0,
+            None => self.further.get(&operand).unwrap_or(&self.rest) >> memory.index() & 1 != 0,
         }
     }
 
@@ -370,7 +392,8 @@ impl Residency {
 
     /// Whether all operands are only on the host, and the result is wanted there.
     pub(crate) fn is_on_host(&self) -> bool {
-        !self.result_stays && self.held[0] == u64::MAX && self.held[1..].iter().all(|&held| held == 0)
+        let first = self.held[0] == u64::MAX && self.held[1..].iter().all(|&held| held == 0);
+        !self.result_stays && first && self.rest == ON_HOST && self.further.values().all(|&memories| memories == ON_HOST)
     }
 
     pub(crate) fn result_stays(&self) -> bool {
@@ -392,5 +415,5 @@ impl Residency {
 }
 
 fn bit(index: usize) -> Option<u64> {
-    (index < 64).then(|| 1 << index)
+    (index < FIRST).then(|| 1 << index)
 }

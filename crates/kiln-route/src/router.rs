@@ -157,6 +157,8 @@ impl Ranks {
             true => most_of(near & self.on_host, &self.by_threads),
             false => {
                 let limit = least * (1.0 + TIE);
+                // Devices take no threads of the host, but have to be ahead of it by their margin.
+                let near = if self.on_host >> fastest & 1 == 1 { near & self.on_host } else { near };
                 bits(near)
                     .filter(|&i| weighed[i] <= limit)
                     .fold(fastest, |chosen, i| if self.by_fewer[i] > self.by_fewer[chosen] { i } else { chosen })

@@ -46,17 +46,21 @@ fn residency_decides_between_cpu_and_gpu() {
 #[test]
 fn a_device_beside_the_host_has_to_be_clearly_ahead() {
     let mut places = cpu_places();
-    places.push(gpu_place());
-    // Everything is resident, so a place takes its launch and these seconds.
-    let of_gpu = |ahead: f64| {
-        let seconds = vec![vec![4e-3, 3e-3, 2e-3, 1e-3, 1e-3 / ahead - 10e-6]];
+    places.push(Place { threads: 0, launch: 0.0, ..gpu_place() });
+    // Everything is resident, so a place takes these seconds.
+    let of_gpu = |host: f64, ahead: f64| {
+        let seconds = vec![vec![4.0 * host, 3.0 * host, 2.0 * host, host, host / ahead]];
         let precision = Precision::Contract;
         let add = Calibrated { op: "add".into(), shape: String::new(), precision, work: vec![12e6], seconds };
         let profile = Profile::new(machine(), places.clone()).unwrap().with_classes(vec![add]).unwrap();
         chosen(&Router::new(profile), &addition(1_000_000), &Residency::everywhere().keep_result())
     };
-    assert_eq!(of_gpu(1.1), "avx512 x2");
-    assert_eq!(of_gpu(1.2), "gpu");
+    // Of short work the fewest threads are taken, but a device, which takes none, has no other margin.
+    for host in [1e-3, 1e-5] {
+        assert_eq!(of_gpu(host, 1.1), "avx512 x2", "{host}");
+        assert_eq!(of_gpu(host, 1.14), "avx512 x2", "{host}");
+        assert_eq!(of_gpu(host, 1.2), "gpu", "{host}");
+    }
 }
 
 #[test]
@@ -182,11 +186,11 @@ fn a_round_trip_of_the_smaller_direction_is_priced_by_itself() {
     // With placements excluded, prices do not come from the fast path of calls.
     for residency in [Residency::host(), Residency::host().barred(0).barred(1)] {
         for (problem, up, down) in [(&product, 2.0 * bytes, bytes), (&column, 32.0 * 1024.0, bytes)] {
-            let added = on_gpu(None, problem, residency);
+            let added = on_gpu(None, problem, residency.clone());
             let expected = added - (5e-6 + up / 10e9 + down / 20e9);
             let both = f64::min(up, down);
             let transfers = 1e-6 + 6e-11 * both + (up - both) / 10e9 + (down - both) / 20e9;
-            let found = on_gpu(measured(), problem, residency) - expected;
+            let found = on_gpu(measured(), problem, residency.clone()) - expected;
             assert!((found / transfers - 1.0).abs() < 1e-9, "{up} up, {down} down: {found} instead of {transfers}");
         }
     }

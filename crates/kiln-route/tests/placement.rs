@@ -74,6 +74,19 @@ fn a_graph_runs_through_wgpu_only_if_that_is_clearly_ahead_of_cuda() {
 }
 
 #[test]
+fn a_graph_leaves_the_host_only_for_a_faster_device() {
+    let placed_with = |gpu: f64| {
+        let router = machine_of(1e12, &[gpu], 1e15);
+        let mut graph = Graph::new();
+        let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
+        let y = products(&mut graph, x, w, 100);
+        names(&router, &placed(&router, &graph, &[y]))
+    };
+    assert_eq!(placed_with(0.99e12), [("cpu".to_owned(), 100)]);
+    assert_eq!(placed_with(1.02e12), [("gpu 0".to_owned(), 100)]);
+}
+
+#[test]
 fn steps_of_several_threads_read_what_is_spread_over_cores() {
     let graphs = |spread: Option<Transfer>| {
         let least = Transfer::linear(1e-9, 1e15);
@@ -397,7 +410,7 @@ fn an_operand_that_is_read_twice_is_brought_once() {
 }
 
 #[test]
-fn everywhere_means_every_operand() {
+fn operands_are_priced_where_they_are_however_many_there_are() {
     let router = machine_of(1e11, &[1e13], 1e3);
     let mut graph = Graph::new();
     let mut x = graph.input(ty(&[64, 64]));
@@ -408,6 +421,12 @@ fn everywhere_means_every_operand() {
     let problem = Problem::graph(&graph).unwrap();
     let chosen = |residency: Residency| router.decide(&problem, &residency.keep_result()).place().name.clone();
     assert_eq!(chosen(Residency::everywhere()), "gpu 0");
-    let first = (0..64).fold(Residency::host(), |all, operand| all.copied(operand, Memory::new(1)));
-    assert_eq!(chosen(first), "cpu", "those behind are on the host");
+    let on_gpu = |operands: std::ops::RangeInclusive<usize>| {
+        operands.fold(Residency::host(), |all, operand| all.copied(operand, Memory::new(1)))
+    };
+    assert_eq!(chosen(on_gpu(0..=100)), "gpu 0");
+    assert_eq!(chosen(on_gpu(0..=63)), "cpu", "those behind are on the host");
+    let back = (64..=100).fold(Residency::everywhere(), |all, operand| all.moved(operand, Memory::HOST));
+    assert_eq!(chosen(back), "cpu");
+    assert_eq!(chosen(Residency::everywhere().moved(usize::MAX, Memory::HOST)), "gpu 0", "there is no such operand");
 }

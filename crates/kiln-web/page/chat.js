@@ -152,7 +152,10 @@ async function answer(text) {
   let made = 0, first, reply = "", before, thinking, trouble;
   const rate = () => (made > 1 ? `, ${((made - 1) / ((performance.now() - first) / 1000)).toFixed(1)} a second` : "");
   try {
-    const options = { signal: aborter.signal, ...sampling() };
+    const progress = ({ computed, total }) => {
+      if (computed < total) $("rate").textContent = `Reading the message … ${Math.floor((100 * computed) / total)} %`;
+    };
+    const options = { signal: aborter.signal, progress, ...sampling() };
     let tokens;
     for (;;) {
       // A model without a chat template continues the text of the visitor.

@@ -249,6 +249,12 @@ export function serve(port) {
       else start = (await model.ask("tokens", { session })).length;
       report({ start });
       const room = context - start;
+      for (let left = Math.min(maxTokens, room) > 0 ? start : 0; left > 0;) {
+        await turn();
+        if (signal.aborted) return { finish: "stopped", seed };
+        left = await model.ask("prefill", { session });
+        report({ start, left });
+      }
       for (let made = 0; ; made++) {
         await turn();
         if (signal.aborted) return { finish: "stopped", seed };

@@ -75,7 +75,17 @@ export interface GenerateOptions {
   repeatPenalty?: number;
   /** An integer below 2^32. The default is a random number. */
   seed?: number;
+  /** Called after each part of a long prompt, before the first token. */
+  progress?: (progress: PromptProgress) => void;
+  /** Stops the generation, also between two parts of a prompt. */
   signal?: AbortSignal;
+}
+
+/** Numbers of tokens of a session. */
+export interface PromptProgress {
+  /** Those whose keys and values are known, or are computed with the first token. */
+  computed: number;
+  total: number;
 }
 
 export interface Generated {

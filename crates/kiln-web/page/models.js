@@ -177,15 +177,16 @@ export class Session {
     return this.#generation({ messages }, options);
   }
 
-  async *#generation(prompt, { maxTokens = Infinity, signal, ...sampling } = {}) {
+  async *#generation(prompt, { maxTokens = Infinity, progress, signal, ...sampling } = {}) {
     signal?.throwIfAborted();
     if (this.#busy) throw kilnError("parameter", "the session is generating; await its end, or make another session");
     this.#busy = true;
     const made = [];
     let start, taken = 0, ended = false, complete = false, wake = () => {};
     const { promise, stop } = this.#link.ask("generate", { session: this.#session, context: this.#context, prompt, maxTokens, sampling }, (value) => {
-      if (value.start !== undefined) start = value.start;
-      else made.push(value);
+      if (value.start === undefined) made.push(value);
+      else if (value.left === undefined) start = value.start;
+      else progress?.({ computed: start - value.left, total: start });
       wake();
     });
     const end = promise.finally(() => {

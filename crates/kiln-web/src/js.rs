@@ -46,13 +46,13 @@ impl Options<'_> {
     #[cfg(feature = "models")]
     pub(crate) fn number(&self, op: &'static str, name: &str) -> Result<Option<f32>> {
         let Some(value) = member(self.0, name) else { return Ok(None) };
-        value.as_f64().map(|n| Some(n as f32)).ok_or_else(|| parameter(op, format!("{name} is no number")))
+        value.as_f64().map(|n| Some(n as f32)).ok_or_else(|| parameter(op, format!("{name} must be a number")))
     }
 
     #[cfg(feature = "models")]
     pub(crate) fn whole(&self, op: &'static str, name: &str) -> Result<Option<usize>> {
         let Some(value) = member(self.0, name) else { return Ok(None) };
-        whole(&value).map(Some).ok_or_else(|| parameter(op, format!("{name} is no whole number")))
+        whole(&value).map(Some).ok_or_else(|| parameter(op, format!("{name} must be a whole number from 0")))
     }
 
     #[cfg(any(feature = "models", feature = "webgpu"))]

@@ -82,6 +82,19 @@ const random = randomModel();
   await other.close();
   assert.equal((await rejected(other.tokens()))[1], "parameter");
 
+  // A long prompt is computed in parts, and says how far it is; a signal stops it between two parts, and what is computed stays.
+  const parted = await model.session();
+  const stop = new AbortController();
+  const parts = [];
+  const progress = (part) => parts.push(part);
+  const long = { ...greedy, maxTokens: 10, signal: stop.signal, progress: (part) => { progress(part); stop.abort(); } };
+  assert.equal((await rejected(parted.generate("a".repeat(100), long).next()))[0], "AbortError");
+  assert.deepEqual([parts, (await parted.tokens()).length], [[{ computed: 64, total: 104 }], 104]);
+  await collect(parted.generate(undefined, { ...greedy, maxTokens: 10, progress }));
+  assert.deepEqual(parts.map(({ computed }) => computed), [64, 72, 80, 88, 104]);
+  assert.ok(areLikeliest(random, [...await parted.tokens()], 104), `${await parted.tokens()} are not the likeliest`);
+  await parted.close();
+
   const wrong = await Promise.all([
     rejected(session.chat([{ role: "user" }]).next()), rejected(model.session({ context: 0 })),
   ]);

@@ -10,6 +10,7 @@ use crate::Result;
 use crate::program::input::Input;
 use crate::program::interrupt::Interrupt;
 use crate::program::options::{GenerationOptions, note};
+use crate::program::prompt;
 
 /// The options of a chat.
 pub(crate) struct Chat {
@@ -156,9 +157,10 @@ impl Conversation<'_> {
         self.session.replace(&prompt)?;
         let room = context - prompt.len();
         self.interrupt.begin();
+        let most = if prompt::compute(&mut self.session, self.interrupt)? { self.most.min(room) } else { 0 };
         let mut made = 0;
         let mut reply = Reply::new(self.model.tokenizer(), &prompt);
-        for token in self.session.generate(&self.sampler, self.most.min(room)) {
+        for token in self.session.generate(&self.sampler, most) {
             match reply.push(token?.token) {
                 (Channel::Answer, text) => {
                     if !text.is_empty() {

@@ -360,9 +360,9 @@ pub(crate) fn is_notable(plan: &MemoryPlan) -> bool {
     plan.is_split() || plan.notice.is_some()
 }
 
-/// Prints a line to standard error. That nobody reads it any more is no reason to fail.
+/// Prints a line to standard error. A closed pipe is ignored.
 pub(crate) fn note(line: impl Display) {
-    // The error is that of a closed pipe.
+    // Writing fails when the reader has closed the pipe.
     let _ = writeln!(io::stderr(), "{line}");
 }
 

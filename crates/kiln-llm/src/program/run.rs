@@ -10,6 +10,7 @@ use crate::Result;
 use crate::program::input::Input;
 use crate::program::interrupt::{EXIT_CODE, Interrupt};
 use crate::program::options::{GenerationOptions, is_notable, note};
+use crate::program::prompt;
 
 /// The options of the command.
 pub(crate) struct Run {
@@ -40,13 +41,17 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
         }
         note(session.explain()?);
     }
+    let (loaded, room) = (started.elapsed(), session.context() - prompt.len());
+    let (mut made, mut first) = (0usize, None);
+    let mut most = options.most.min(room);
+    interrupt.begin();
+    if most > 0 && !prompt::compute(&mut session, &interrupt)? {
+        most = 0;
+    }
     if !options.ids {
         write!(out, "{}", options.prompt)?;
     }
-    let (loaded, room) = (started.elapsed(), session.context() - prompt.len());
-    let (mut made, mut first) = (0usize, None);
-    interrupt.begin();
-    for token in session.generate(&sampler, options.most.min(room)) {
+    for token in session.generate(&sampler, most) {
         let token = token?;
         first.get_or_insert_with(|| started.elapsed());
         made += 1;

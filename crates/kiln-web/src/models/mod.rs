@@ -1,4 +1,4 @@
-//! Language models: loaded from bytes as they come, and continued token by token.
+//! Language models: loaded in parts, and continued token by token.
 //!
 //! A model and its sessions borrow from one another, so one asynchronous task owns them all ([`task`]) and answers the requests of a
 //! page in turn. The memory of a model is free when its task ends, which `close` asks for.

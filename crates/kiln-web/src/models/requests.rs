@@ -42,6 +42,8 @@ kinds! {
     Push "push"
     /// Replaces all tokens by those of a conversation: `{ session, messages }` gives their number.
     Chat "chat"
+    /// Computes a part of the tokens that were added: `{ session }` gives how many are left, 0 where the next token computes the rest.
+    Prefill "prefill"
     /// Computes the next token: `{ session, more, temperature, topK, topP, minP, repeatPenalty, seed }` gives `{ token, text,
     /// channel }`, or `undefined` if the model ends the text. `more` says that the token after it will be asked for, too.
     Next "next"

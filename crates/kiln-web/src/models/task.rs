@@ -87,6 +87,7 @@ impl<'m> Sessions<'m> {
             }
             Kind::Push => self.push(&options),
             Kind::Chat => self.chat(&options),
+            Kind::Prefill => Ok(JsValue::from_f64(self.open(&options)?.session.prefill_async().await? as f64)),
             Kind::Next => self.token(&options).await,
             Kind::Tokens => Ok(Uint32Array::from(self.open(&options)?.session.tokens()).into()),
             Kind::Truncate => {

@@ -1,4 +1,4 @@
-//! Where a batch runs: on which device, and why.
+//! The placement of a batch: the devices that its steps run on, and the reasons.
 
 use kiln_ir::graph::{FusionLimits, Step, TensorId};
 use kiln_ir::op::{Op, total_bytes};
@@ -25,7 +25,7 @@ impl Batch<'_> {
     pub(super) fn target(&self, plan: &mut BatchPlan, excluded: &[usize]) -> Result<Target> {
         let engine = &*self.engine;
         let alone = !gpus::POSSIBLE || engine.gpus.is_empty();
-        // Without a choice and a limit of time nothing is predicted.
+        // Without a choice of placements and without a limit of time no prediction is needed.
         let needs_time = engine.budgeted.limits_time();
         if plan.whole.schedule.steps.is_empty() || alone && !needs_time {
             return Ok(Target::Cpu);
@@ -33,7 +33,7 @@ impl Batch<'_> {
         if let Some(device) = self.only_on {
             return Ok(device.map_or(Target::Cpu, Target::Gpu));
         }
-        // Without GPUs in a build there is no code for places.
+        // A build without GPU backends omits the code that places steps.
         if gpus::POSSIBLE && plan.pinned {
             self.place_pinned(plan, excluded)?;
         } else if let Some(place) = engine.router.forced().filter(|_| !needs_time) {
@@ -42,8 +42,8 @@ impl Batch<'_> {
             // A result that is written to a state stays with the state.
             let able = self.able(&plan.whole);
             let residency = excluded.iter().fold(able, |all, &place| all.barred(place));
-            let place = match plan.decided {
-                Some((of, place)) if of == residency && !engine.refine => place,
+            let place = match &plan.decided {
+                Some((of, place)) if *of == residency && !engine.refine => *place,
                 _ => {
                     let name = plan.name.clone();
                     let problem = plan.problem(&self.graph)?;
@@ -101,14 +101,13 @@ impl Batch<'_> {
         self.engine.within_budget(residency, || self.bytes(plan))
     }
 
-    /// The predicted time of computing these tensors on each place if they were executed now, and why the chosen one is
-    /// chosen. What is in the memory of a GPU need not be sent there. Of pinned operations it is the time of an execution that finds
-    /// its inputs where they are read.
+    /// Returns the predicted time of computing these tensors on each placement if they were executed now, and the reason for the choice.
+    /// Tensors in the memory of a GPU count as resident there. If operations are pinned, the time is that of an execution whose inputs
+    /// are already on the devices that read them.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`](kiln_ir::Error::ForeignTensor) for a tensor of another batch;
-    /// [`Error::Unsupported`](kiln_ir::Error::Unsupported) where no place has kernels for all
-    /// steps.
+    /// [`Error::Unsupported`](kiln_ir::Error::Unsupported) if no placement has kernels for all steps.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
         let mut plan = self.new_plan(wanted)?;
         let question = format!("a batch of {} steps", plan.whole.schedule.steps.len());
@@ -174,7 +173,7 @@ impl Batch<'_> {
 
     /// A plan that was not placed.
     pub(super) fn new_plan(&self, wanted: &[TensorId]) -> Result<BatchPlan> {
-        // Asked of operations one by one: a fused step has the results of its last ones alone.
+        // Each operation is checked, because a fused step names only the results of its last operations.
         let is_pinned = || {
             let steps = self.graph.schedule(wanted, FusionLimits::NONE)?.steps;
             Ok(steps.iter().any(|step| self.pin_of(step).is_some()))

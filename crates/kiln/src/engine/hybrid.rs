@@ -53,11 +53,11 @@ impl Engine {
         let cut = cut(op, types).filter(|cut| cut.join == Join::Rows)?;
         let residency = self.able(self.on_host(), op);
         // The predicted seconds of each part on every placement.
-        let predicted = |rows: usize, residency: Residency| {
+        let predicted = |rows: usize, residency: &Residency| {
             let types = cut.part_types(types, rows).ok()?;
             let bytes = |types: &[TensorType]| total_bytes(types.iter().map(|ty| ty.bytes() as u64));
             let all = || op.infer(&types).map_or(u64::MAX, |outputs| bytes(&types).saturating_add(bytes(&outputs)));
-            let residency = &self.within_budget(residency, all);
+            let residency = &self.within_budget(residency.clone(), all);
             let problem = Problem::new(op, &types).ok()?;
             let decision = self.router.decide(&problem, residency);
             Some(decision.predictions().map(|prediction| prediction.seconds).collect::<Vec<f64>>())
@@ -73,11 +73,11 @@ impl Engine {
             if rows == 0 {
                 continue;
             }
-            let (on_gpu, on_cpu) = (predicted(rows, residency)?, predicted(cut.rows - rows, residency)?);
+            let (on_gpu, on_cpu) = (predicted(rows, &residency)?, predicted(cut.rows - rows, &residency)?);
             let (cpu, computing) = least(&on_cpu[..self.cpu.len()])?;
             // More rows are more bytes.
             let Some((gpu, gpu_seconds)) = least(&on_gpu[self.cpu.len()..]) else { break };
-            let copying = gpu_seconds - predicted(rows, resident)?[self.cpu.len() + gpu];
+            let copying = gpu_seconds - predicted(rows, &resident)?[self.cpu.len() + gpu];
             let cpu_seconds = computing + copying * (COPYING / self.cpu[cpu].threads() as f64).min(1.0);
             let longest = cpu_seconds.max(gpu_seconds);
             let limit = best.as_ref().map_or(decision.seconds() * WORTH, Hybrid::longest);
