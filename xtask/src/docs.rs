@@ -28,7 +28,7 @@ const QUOTING: &str = "docs/architecture.md";
 
 /// Writes or checks the pages.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("the folder of xtask has no parent")?;
     if arguments.check {
         check(root)?;
     } else {

@@ -261,58 +261,127 @@ const UNCLEAR_TO_USERS: &[(&str, &str)] = &[
     ("what there is", "name it"),
 ];
 
-/// What marks a line of Rust whose strings are error messages.
-const MESSAGES: &[&str] = &["#[error(", "Err(", "Error::", "reason"];
+/// A line that people read.
+struct Line {
+    number: usize,
+    text: String,
+    /// Whether users of kiln read it, not only those who change it.
+    for_users: bool,
+}
 
-/// The lines of a file that people read, with their numbers: prose of pages, comments, error messages, and the texts of the page in
-/// browsers.
-fn texts(file: &Source) -> Vec<(usize, String)> {
+/// The lines of a file that people read: prose of pages, comments, messages, and the texts of the page in browsers.
+fn texts(file: &Source) -> Vec<Line> {
+    if file.is("rs") {
+        return texts_of_rust(file);
+    }
     let comment = |line: &str| {
         let line = line.trim_start();
-        let is_one = line.starts_with("//") || (!file.is("rs") && line.starts_with(['*', '/']));
+        let is_one = line.starts_with("//") || line.starts_with(['*', '/']);
         is_one.then(|| line.trim_start_matches(['/', '!', '*']).trim_end_matches("*/").trim().to_owned())
     };
     let is_script = file.is("js") || file.is("mjs") || file.is("ts");
     let text = |line: &str| match () {
         () if file.is("md") => Some(line.to_owned()),
         () if file.is("html") => Some(visible(line)),
-        () if file.is("rs") => {
-            comment(line).or_else(|| MESSAGES.iter().any(|m| line.contains(m)).then(|| strings(line)))
-        }
         () if file.is("wgsl") => comment(line),
         () if is_script => comment(line).or_else(|| file.is("js").then(|| sentences(line))),
+        () if file.is("toml") || file.is("yml") || file.is("py") => Some(line.split_once("# ")?.1.to_owned()),
         () => None,
     };
+    let for_users = !(file.is("wgsl") || file.is("mjs"));
     let page = if file.is("md") { prose(&file.text) } else { file.text.clone() };
-    page.lines().enumerate().filter_map(|(index, line)| Some((index + 1, text(line)?))).collect()
+    let lines = page.lines().enumerate();
+    lines.filter_map(|(index, line)| Some(Line { number: index + 1, text: text(line)?, for_users })).collect()
 }
 
-/// The unclear lines of a file: their numbers, their texts and what to write instead.
-fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
-    let for_users = !(file.is("rs") || file.is("wgsl") || file.is("mjs"));
-    let patterns = || UNCLEAR.iter().chain(UNCLEAR_TO_USERS.iter().filter(|_| for_users));
+/// The comments of a file of Rust, and its strings with spaces, which names do not have. Users do not read tests.
+fn texts_of_rust(file: &Source) -> Vec<Line> {
+    let mut texts = Vec::new();
+    let tests = file.path.iter().any(|part| part == "tests" || part == "benches");
+    let unit_tests = file.text.find("\nmod tests {").map_or(usize::MAX, |at| file.text[..=at].lines().count());
+    let is_tested = |number: usize| tests || number > unit_tests;
+    for (index, line) in file.text.lines().enumerate() {
+        let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+        let for_users = comment.starts_with(['/', '!']) && !is_tested(index + 1);
+        let text = comment.trim_start_matches(['/', '!']).trim().to_owned();
+        texts.push(Line { number: index + 1, text, for_users });
+    }
+    let strings = literals(&file.text).into_iter().filter(|(number, text)| !is_tested(*number) && text.contains(' '));
+    texts.extend(strings.map(|(number, text)| Line { number, text: without(&text, "{", '}'), for_users: true }));
+    texts
+}
+
+/// The lines of the string literals of Rust, with their numbers.
+fn literals(source: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (number, text) in texts(file) {
-        let lower = text.to_lowercase();
-        let is_a_word = |at: usize, pattern: &str| {
-            let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-            !letter(lower[..at].chars().next_back()) && !letter(lower[at + pattern.len()..].chars().next())
-        };
-        for (pattern, why) in patterns() {
-            if lower.match_indices(pattern).any(|(at, _)| is_a_word(at, pattern)) {
-                found.push((number, text.clone(), *why));
+    let (mut rest, mut number) = (source, 1);
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        number += rest[..at].matches('\n').count();
+        let before = rest[..at].trim_end_matches('#');
+        let is_raw = before.ends_with('r') && rest[at..].starts_with('"');
+        let hashes = "#".repeat(at - before.len());
+        rest = &rest[at..];
+        let (skipped, text) = match &rest[..1] {
+            "/" if rest.starts_with("//") => (rest.find('\n').unwrap_or(rest.len()), None),
+            "/" => (1, None),
+            // A character; the quotation mark of a lifetime has no partner.
+            "'" => {
+                let end = if rest[1..].starts_with('\\') { rest[3..].find('\'').map(|end| end + 4) } else { None };
+                let plain = || rest[1..].chars().next().map_or(1, |c| c.len_utf8() + 1);
+                let is_one = rest[plain()..].starts_with('\'');
+                (end.unwrap_or(if is_one { plain() + 1 } else { 1 }), None)
             }
-        }
-        if text.starts_with("As [`") || text.starts_with("As there.") {
-            found.push((number, text, "say what it does, or link to `the errors of`"));
-        }
+            _ if is_raw => {
+                let end = rest[1..].find(&format!("\"{hashes}")).unwrap_or(rest.len() - 1);
+                ((end + 2 + hashes.len()).min(rest.len()), Some(&rest[1..=end]))
+            }
+            _ => {
+                let mut escaped = false;
+                let end = rest[1..].find(|c| {
+                    let ends = c == '"' && !escaped;
+                    escaped = c == '\\' && !escaped;
+                    ends
+                });
+                let end = end.unwrap_or(rest.len() - 1);
+                ((end + 2).min(rest.len()), Some(&rest[1..=end]))
+            }
+        };
+        let lines = text.iter().flat_map(|text| text.lines()).enumerate();
+        found.extend(lines.map(|(line, text)| (number + line, text.trim().to_owned())));
+        number += rest[..skipped].matches('\n').count();
+        rest = &rest[skipped..];
     }
     found
 }
 
-/// The texts between quotation marks in a line, one after the other.
-fn strings(line: &str) -> String {
-    line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" ")
+/// Beginnings of a text that says only that it is like another one.
+const ALIKE: &[&str] = &["As [`", "As `", "As there.", "As the ", "The same."];
+
+/// The unclear lines of a file: their numbers, their texts and what to write instead.
+fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
+    let mut found = Vec::new();
+    for Line { number, text, for_users } in texts(file) {
+        let lower = text.to_lowercase();
+        // This file lists them.
+        if ALIKE.contains(&&*text) || UNCLEAR.iter().chain(UNCLEAR_TO_USERS).any(|(pattern, _)| lower == *pattern) {
+            continue;
+        }
+        let patterns = UNCLEAR.iter().chain(UNCLEAR_TO_USERS.iter().filter(|_| for_users));
+        let is_a_word = |at: usize, pattern: &str| {
+            let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+            !letter(lower[..at].chars().next_back()) && !letter(lower[at + pattern.len()..].chars().next())
+        };
+        for (pattern, why) in patterns {
+            let is_usual = |at: usize| *pattern == "is no" && lower[..at].ends_with("there ");
+            if lower.match_indices(pattern).any(|(at, _)| is_a_word(at, pattern) && !is_usual(at)) {
+                found.push((number, text.clone(), *why));
+            }
+        }
+        if ALIKE.iter().any(|start| text.starts_with(start)) {
+            found.push((number, text, "say what it does, or link to `the errors of`"));
+        }
+    }
+    found
 }
 
 /// The texts of a line of JavaScript: its strings with spaces, which names do not have, without the code in them.

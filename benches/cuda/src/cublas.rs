@@ -27,7 +27,7 @@ impl Cublas {
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
         // SAFETY: both load a library and let go of it.
         if !unsafe { driver::sys::is_culib_present() && sys::is_culib_present() } {
-            return Err("its library is not found; LD_LIBRARY_PATH names where it is".into());
+            return Err("its library was not found: add its folder to LD_LIBRARY_PATH".into());
         }
         let context = CudaContext::new(ordinal as usize)?;
         let stream = context.new_stream()?;

@@ -46,7 +46,7 @@ impl CublasLt {
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
         // SAFETY: both load a library and let go of it.
         if !unsafe { driver::sys::is_culib_present() && sys::is_culib_present() } {
-            return Err("its library is not found; LD_LIBRARY_PATH names where it is".into());
+            return Err("its library was not found: add its folder to LD_LIBRARY_PATH".into());
         }
         let stream = CudaContext::new(ordinal as usize)?.new_stream()?;
         let handle = Owned(result::create_handle()?, result::destroy_handle);

@@ -1,7 +1,7 @@
 //! kiln, and the copy that it is compared with.
 
 use kiln_cuda::device_copy::DeviceCopy;
-use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions};
+use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, CudaDeviceOptions};
 use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
 use kiln_ir::{Buffer, DType, Operand, Operations, Precision, Record, Shape};
 
@@ -21,7 +21,7 @@ pub(crate) struct Kiln {
 impl Kiln {
     /// Opens the device with this number, once for each precision.
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
-        let open = |precision| CudaDevice::open(ordinal, &DeviceOptions::new().precision(precision));
+        let open = |precision| CudaDevice::open(ordinal, &CudaDeviceOptions::new().precision(precision));
         let device = open(Precision::Contract)?;
         let (parts, tf32) = (open(Precision::Tf32x3)?, open(Precision::Tf32)?);
         Ok(Self { backend: CudaBackend::on(device.clone()), device, parts, tf32 })
@@ -29,7 +29,7 @@ impl Kiln {
 
     /// Opens it once, as a program would, with kernels of earlier runs on disk.
     pub(crate) fn open_one(ordinal: u32) -> Result<Self> {
-        let mut options = DeviceOptions::new();
+        let mut options = CudaDeviceOptions::new();
         if let Some(folder) = std::env::current_exe()?.parent() {
             options = options.kernel_folder(folder.join("kernels"));
         }

@@ -6,7 +6,7 @@ use kiln_ir::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
 use kiln_ir::{DataMut, Operand, Operations, QuantFormat, Record, f16};
 use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{
-    AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
+    AdapterChoice, BufferId, GpuDeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
 };
 
 use crate::Result;
@@ -27,7 +27,7 @@ impl Kiln {
             Some((_, Ok(index))) => AdapterChoice::Index(index),
             Some((name, Err(_))) => AdapterChoice::Name(name.to_owned()),
         };
-        let mut options = DeviceOptions::new();
+        let mut options = GpuDeviceOptions::new();
         // Pipelines of earlier runs, as a program would keep them.
         if let Some(folder) = std::env::current_exe()?.parent() {
             options = options.pipeline_folder(folder.join("pipelines"));

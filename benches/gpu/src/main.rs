@@ -89,7 +89,7 @@ fn open(name: &str, adapter: Option<&str>) -> Result<Box<dyn Contender>> {
         "burn" => Ok(Box::new(burn::Burn::open(adapter)?)),
         #[cfg(feature = "trueno")]
         "trueno" => Ok(Box::new(trueno::Trueno::open(adapter)?)),
-        _ => Err(format!("no contender is called {name}").into()),
+        _ => Err(format!("no contender is named {name}").into()),
     }
 }
 

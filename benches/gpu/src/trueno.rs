@@ -25,7 +25,7 @@ impl Trueno {
             Some(name) => {
                 let adapters = GpuDevice::list_adapters();
                 let found = adapters.iter().find(|adapter| adapter.1 == name);
-                GpuDevice::new_with_adapter_index(found.ok_or_else(|| format!("it does not see {name}"))?.0)?
+                GpuDevice::new_with_adapter_index(found.ok_or_else(|| format!("it does not list {name}"))?.0)?
             }
         };
         Ok(Self { device, kernels: RefCell::new(PipelineCache::new()) })

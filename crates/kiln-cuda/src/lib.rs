@@ -10,16 +10,15 @@
 //! | [`numerics`] | where the error bounds of tensor cores differ from the contract |
 //! | `by_hand`, [`device_copy`] | kernels of a user's own, a bandwidth test |
 //!
-//! - Nothing of CUDA is needed to build, and nothing but the driver to run. Its library is looked for when it is first asked
-//!   for; that it is absent, broken or too old is a [`DriverProblem`], never a panic.
-//! - A program that runs again is captured as a graph of the driver, which takes all of its launches in one call.
-//! - Everything runs on one stream of a device, in the order in which it was asked for. So memory can be used anew as soon
-//!   as the host lets go of it, and nothing has to be waited for but results.
-//! - Products of f16 run on tensor cores from compute capability 8.0 on, on Hopper by warp groups; those of f32 only where less than
-//!   their contract is asked for ([`Precision`](kiln_ir::Precision)). What those kernels do not take runs on the units for f32.
+//! - The build needs no CUDA toolkit, and a program needs only the driver. The driver's library is loaded at its first use; if
+//!   it is missing, broken or too old, the result is a [`DriverProblem`], never a panic.
+//! - A program that runs again is captured as a graph of the driver, which launches all of its kernels in one call.
+//! - All work of a device runs on one stream, in the order of submission. So memory can be reused as soon as the host
+//!   releases it, and the host waits only for results.
+//! - Products of f16 run on tensor cores from compute capability 8.0 on, on Hopper by warp groups; those of f32 only if the caller
+//!   allows a lower precision ([`Precision`](kiln_ir::Precision)). Products that those kernels do not support run on the FP32 units.
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
-//! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
-//!   driver.
+//! - If the options name a folder, compiled code is kept in files there. Its key is the PTX text, the device and the driver.
 //! - Unsafe code is in `driver`: calls of the driver, and access to the memory that it returns; and in `by_hand`, whose two unsafe functions
 //!   ([`CudaDevice::prepare_kernel`], [`CudaKernel::new`]) make the author of another kernel responsible for it.
 #![deny(unsafe_code)]
@@ -33,7 +32,7 @@ pub mod numerics;
 mod plan;
 
 pub use by_hand::{CudaKernel, CudaLaunch, WriteKernel};
-pub use device::{CudaDevice, DeviceInfo, DeviceOptions};
+pub use device::{CudaDevice, CudaDeviceOptions, DeviceInfo};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
 pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 /// The builder that kernels are written with.
@@ -69,6 +68,6 @@ pub(crate) fn span(region: &Region, offset: u64, bytes: u64) -> kiln_ir::Result<
     let found = if within { region.memory()?.span(region.offset() + offset, bytes) } else { None };
     found.ok_or_else(|| kiln_ir::Error::View {
         what: "a tensor on a device",
-        reason: format!("{bytes} bytes from byte {offset} on asked for, {} there", region.bytes()),
+        reason: format!("{bytes} bytes from byte {offset} on were requested; it has {} bytes", region.bytes()),
     })
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use kiln_cuda::{CudaCommandBatch, DeviceOptions};
+use kiln_cuda::{CudaCommandBatch, CudaDeviceOptions};
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Elementwise, Matmul, QuantMatmul, Reduce, Reduction, RmsNorm};
 use kiln_ir::{Data, Error, Operand, QuantFormat, Record};
@@ -172,7 +172,7 @@ fn slices_of_tensors_are_tensors() {
 
 #[test]
 fn kernels_are_measured_where_it_was_asked_for() {
-    let Some(device) = support::device_with(&DeviceOptions::new().profile()) else { return };
+    let Some(device) = support::device_with(&CudaDeviceOptions::new().profile()) else { return };
     let mut batch = CudaCommandBatch::new(device);
     let x = batch.upload(&vec![1.0; 1 << 20], &[1024, 1024]).unwrap();
     let y = batch.matmul(x, x).unwrap();
@@ -198,7 +198,7 @@ fn kernels_are_measured_where_it_was_asked_for() {
 fn measured_grids_are_those_that_ran() {
     // Rows so long that clusters hold them.
     const DIMS: [usize; 2] = [256, 1 << 16];
-    let Some(device) = support::device_with(&DeviceOptions::new().profile()) else { return };
+    let Some(device) = support::device_with(&CudaDeviceOptions::new().profile()) else { return };
     if device.target() != "sm_90a" {
         return eprintln!("skipped: on {} no blocks stay", device.target());
     }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kiln_cuda::{CudaBackend, CudaDevice, DeviceOptions};
+use kiln_cuda::{CudaBackend, CudaDevice, CudaDeviceOptions};
 use kiln_ir::{Error, Operations};
 
 /// Functions of the driver that fail in their own way, and those that only have to be there.
@@ -61,7 +61,7 @@ fn reports_what_it_finds() {
             assert_eq!(CudaDevice::list().unwrap_err(), problem);
             assert!(!CudaDevice::is_available());
             same(CudaDevice::new().unwrap_err());
-            same(CudaDevice::open(3, &DeviceOptions::new()).unwrap_err());
+            same(CudaDevice::open(3, &CudaDeviceOptions::new()).unwrap_err());
             let backend = CudaBackend::new();
             same(backend.add(&[1.0], &[2.0]).unwrap_err());
             same(backend.device().unwrap_err());

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice, DeviceOptions};
+use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice, CudaDeviceOptions};
 use kiln_ir::op::{Elementwise, Matmul};
 use kiln_ir::{Data, Error, Operand, Operations, Record};
 
@@ -94,14 +94,14 @@ fn shapes_that_do_not_fit_are_refused_before_anything_runs() {
 fn a_device_that_is_not_there_is_no_device() {
     let Ok(devices) = CudaDevice::list() else { return };
     let beyond = devices.len() as u32;
-    assert!(matches!(CudaDevice::open(beyond, &DeviceOptions::new()), Err(Error::Unavailable { .. })));
+    assert!(matches!(CudaDevice::open(beyond, &CudaDeviceOptions::new()), Err(Error::Unavailable { .. })));
 }
 
 /// Compiled kernels outlive the process in files; what is damaged is made anew, and what cannot be written does no harm.
 #[test]
 fn compiled_kernels_are_kept_and_damage_is_mended() {
     let folder = std::env::temp_dir().join(format!("kiln-cuda-{}", std::process::id()));
-    let open = |folder: &Path| support::device_with(&DeviceOptions::new().kernel_folder(folder));
+    let open = |folder: &Path| support::device_with(&CudaDeviceOptions::new().kernel_folder(folder));
     let Some(device) = open(&folder) else { return };
     let run = |device| assert_eq!(CudaBackend::on(device).scale(&[1.0, 2.0], 3.0).unwrap(), [3.0, 6.0]);
     run(device);

@@ -2,14 +2,14 @@
 
 mod support;
 
-use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, numerics};
+use kiln_cuda::{CudaCommandBatch, CudaDevice, CudaDeviceOptions, numerics};
 use kiln_ir::op::reference::{Random, check};
 use kiln_ir::op::{Attention, Matmul, Op, Param, QuantMatmul, RmsNorm};
 use kiln_ir::{Buffer, DType, Data, Operand, Precision, QuantFormat, Record, Result, Shape, f16};
 
 /// A device with tensor cores that kernels use.
 fn device_with(precision: Precision) -> Option<CudaDevice> {
-    let device = support::device_with(&DeviceOptions::new().precision(precision))?;
+    let device = support::device_with(&CudaDeviceOptions::new().precision(precision))?;
     if !device.has_tensor_cores() {
         eprintln!("skipped: no kernel uses the tensor cores of {}", device.info());
         return None;
@@ -348,7 +348,7 @@ fn attention_of_f16_keeps_special_values() {
 #[test]
 fn batches_replay_them() {
     let Some(_) = device_with(Precision::Contract) else { return };
-    let options = DeviceOptions::new().profile();
+    let options = CudaDeviceOptions::new().profile();
     for (device, replays) in [(support::device().unwrap(), true), (support::device_with(&options).unwrap(), false)] {
         let mut batch = CudaCommandBatch::new(device);
         let x = batch.upload_operand(&Operand::elements(&[f16::from_f32(0.5); 64 * 64], &[64, 64]).unwrap()).unwrap();

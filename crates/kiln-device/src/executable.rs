@@ -137,7 +137,7 @@ impl<D: Driver> Executable<D> {
         if !self.device.is_profiling() {
             return Err(Error::Unavailable {
                 what: "the time of each kernel".into(),
-                reason: "the device was opened without `DeviceOptions::profile`".into(),
+                reason: "the device was opened without `profile` in its options".into(),
             });
         }
         if !self.has_run {

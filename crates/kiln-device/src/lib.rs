@@ -24,6 +24,7 @@ mod batch;
 #[cfg(feature = "reference")]
 pub mod conformance;
 #[cfg(not(target_arch = "wasm32"))]
+#[doc(hidden)] // for kiln
 pub mod cut;
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
@@ -45,6 +46,7 @@ mod ready;
 mod runner;
 mod state;
 mod statistics;
+#[doc(hidden)] // for the device crates
 pub mod store;
 #[cfg(not(target_arch = "wasm32"))]
 mod submission_queue;

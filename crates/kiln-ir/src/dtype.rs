@@ -33,7 +33,7 @@ macro_rules! dtype_table {
     };
 }
 
-/// What the elements of a type are.
+/// The kind of the elements of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Real numbers.
@@ -105,7 +105,7 @@ macro_rules! types {
                 }
             }
 
-            /// What its elements are.
+            /// The kind of its elements.
             pub const fn kind(self) -> Kind {
                 match self {
                     $(Self::$variant => Kind::$kind,)*

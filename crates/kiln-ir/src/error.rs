@@ -1,9 +1,9 @@
 use crate::DType;
 
-/// The result of everything in kiln that can fail.
+/// The result of fallible functions of kiln.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong. Every variant names the operation or the thing concerned and what was expected of it.
+/// An error of kiln. Every variant names the operation or the object concerned and what was expected of it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -100,9 +100,9 @@ pub enum Error {
     /// The requested instruction set, backend or device is unavailable.
     #[error("{what} is not available: {reason}")]
     Unavailable {
-        /// What was requested.
+        /// The requested instruction set, backend, device or data.
         what: String,
-        /// Why it is unavailable, and what is available.
+        /// The reason, and what is available instead.
         reason: String,
     },
     /// A device was unplugged, reset or destroyed. The contents of its memory are lost.

@@ -19,9 +19,9 @@
 //!   type and dispatch through [`for_operation!`], so that a missing kernel does not compile.
 //! - The methods that users call are defined once, here: [`Operations`] on slices for every backend, [`Record`] on
 //!   tensors for every recording. They come from tables; element-wise operations are rows of [`elementwise_table!`].
-//! - A [`Shape`] that exists is sound; overflow is met when it is made, not later.
+//! - Every [`Shape`] is valid: its constructor checks for overflow.
 //! - Errors only where the caller can be wrong in a way the types cannot exclude. Nothing here panics on user input.
-//! - Everything is a pure function: no crate of the house is imported, and there are no threads, clocks, locks, files or logs.
+//! - Everything is a pure function: the crate imports no other crate of kiln, and uses no threads, clocks, locks, files or logs.
 #![forbid(unsafe_code)]
 
 mod data;
@@ -39,7 +39,7 @@ mod shape;
 pub use data::{Buffer, Data, DataMut, Element, Operand, narrow, reserve, widen, zeros};
 pub use dtype::{Bool, DType, Kind};
 pub use error::{Error, Result};
-/// What [`DType::Bf16`] and [`DType::F16`] store.
+/// The elements of [`DType::Bf16`] and [`DType::F16`].
 pub use half::{bf16, f16};
 pub use layout::{
     MaxOp, MemoryLayout, MinOp, PartitionView, ReduceOp, SumOp, TILE_SIZE, TensorView, TileInfo, TileIterator,

@@ -72,7 +72,7 @@ pub trait Named {
     fn get(&self, name: &str) -> Option<Value>;
 }
 
-/// What a language with named parameters passes for a parameter.
+/// The form of a parameter in languages with named parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A number.
@@ -104,18 +104,18 @@ pub enum Form {
 pub struct Field {
     /// The name.
     pub name: &'static str,
-    /// What is passed.
+    /// Its form.
     pub form: Form,
-    /// Whether it may be left out.
+    /// Whether it may be omitted.
     pub optional: bool,
 }
 
 /// A type that is read from named values.
 pub trait Parameter {
-    /// What is read: the type itself, or the owner of what it borrows.
+    /// The type that is read: the type itself, or the owner of the data that it borrows.
     type Value;
 
-    /// What is passed for it.
+    /// Its form.
     const FORM: Form;
 
     /// Reads parameter `name` of operation `op`. Returns `None` if it is missing.

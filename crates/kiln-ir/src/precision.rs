@@ -1,11 +1,11 @@
-//! With what precision products read their operands.
+//! The precision with which products read their operands.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// With what precision the products of matrices, of floats and with quantised weights, may read their operands: `matmul`, `matvec`,
+/// The precision with which products of matrices, of floats and with quantised weights, may read their operands: `matmul`, `matvec`,
 /// `quant_matmul`. Sums are always in f32.
 ///
 /// A device rounds operands only where that is faster there, and may keep more than is asked. Results stay deterministic. CUDA

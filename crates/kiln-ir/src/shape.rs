@@ -60,7 +60,7 @@ impl Shape {
         self.dims().iter().product()
     }
 
-    /// Whether there is no element.
+    /// Whether the shape has no elements.
     pub fn is_empty(&self) -> bool {
         self.numel() == 0
     }
@@ -70,7 +70,7 @@ impl Shape {
         self.dims().last().copied().unwrap_or(1)
     }
 
-    /// The product of all extents but the last: how many rows there are.
+    /// The number of rows: the product of all extents but the last.
     pub fn rows(&self) -> usize {
         self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())
     }
@@ -106,7 +106,7 @@ impl Shape {
 }
 
 impl Error {
-    /// A [`Error::Shape`] that names two shapes which do not agree, and what would.
+    /// An [`Error::Shape`] that names two shapes which do not agree, and the shapes that would.
     pub fn mismatch(op: &'static str, what: &str, a: &Shape, b: &Shape, allowed: &str) -> Self {
         Self::Shape { op, reason: format!("{what}: {a} and {b} do not agree: {allowed}") }
     }
@@ -191,7 +191,7 @@ impl TensorType {
     /// The same elements with other extents.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the number of elements differs; as [`TensorType::of`] and [`Shape::new`].
+    /// [`Error::Shape`] when the number of elements differs; the errors of [`TensorType::of`] and [`Shape::new`].
     pub fn reshaped(&self, dims: &[usize]) -> Result<Self> {
         let shape = Shape::new(dims)?;
         let ty = Self::of(self.dtype, shape)?;
@@ -205,8 +205,8 @@ impl TensorType {
     /// The entries `range` along the first axis: the byte where they begin, and their type.
     ///
     /// # Errors
-    /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; as [`TensorType::of`] when blocks
-    /// would be cut.
+    /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; the errors of
+    /// [`TensorType::of`] when blocks would be cut.
     pub fn entries(&self, range: Range<usize>) -> Result<(u64, Self)> {
         let outside = |reason: String| Error::View { what: "slice", reason };
         let mut dims = self.shape.dims().to_vec();

@@ -1,4 +1,4 @@
-//! What can go wrong with models.
+//! The errors of this crate.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::{Bytes, MemoryPlan, SequenceId};
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong. Every variant says what was expected, what was found and, where a person can do something, what.
+/// An error of this crate. Its message says what was expected, what was found and, where possible, what to change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -181,8 +181,8 @@ impl<'e> ForwardPass<'e> {
         (self.used, self.ready) = (None, None);
     }
 
-    /// Uses one of the adapters from now on, `scale` times what it says, or none. Nothing is recorded anew. Keys and values that were
-    /// computed without it stay as they are: compute the text again from position 0 where they should not.
+    /// Uses one of the adapters from now on, its changes multiplied by `scale`, or none with `None`. The recorded graphs are reused. Keys
+    /// and values that were computed before stay in the caches: to replace them, compute the text again from position 0.
     ///
     /// # Errors
     /// [`Error::Adapter`] for an adapter that is not one of [`ForwardPass::set_adapters`], and for a scale that is not finite; as

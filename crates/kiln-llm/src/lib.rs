@@ -35,7 +35,7 @@
 //! | `tokenizer/pretokenize` | how each family of byte-pair encoding splits texts into words |
 //! | `tokenizer/special` | tokens that are recognised before anything else, and tokens that end a generation |
 //! | `tokenizer/vocabulary`, `hash` | the tokens, and the token of a text |
-//! | `tokenizer/decode` | [`Decoder`]: text from tokens as they come |
+//! | `tokenizer/decode` | [`Decoder`]: text from tokens as they arrive |
 //! | `unicode` | classes of characters, and characters without accents, from generated tables |
 //! | `forward_pass` | [`ForwardPass`], `WgslForwardPass` (the feature `gpu`): a layer or a model from weights in memory |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |

@@ -64,8 +64,8 @@ pub struct Made {
     pub sequence: SequenceId,
     /// The token.
     pub token: u32,
-    /// The text that is complete with it: characters whose last bytes are missing come with a later token, or as a replacement
-    /// character with the last one. A token that ends the text has none.
+    /// The text that this token completes: a character whose last bytes are missing comes with a later token, or as a replacement
+    /// character with the last one. Empty for a token that ends the text.
     pub text: String,
     /// Whether it is the last token of the sequence, which has left then, and why.
     pub finish: Option<Finish>,
@@ -73,8 +73,8 @@ pub struct Made {
 
 /// Several sequences of tokens of one model. [`Sequences::step`] makes a token for each of them in one pass over the weights.
 ///
-/// A sequence that ends leaves, and another one may take its place while the rest go on. The sequences see nothing of one another: each
-/// gets the tokens that a [`Session`] would give it, as far as arithmetic allows (other numbers of rows sum in another order, so nearly
+/// A sequence that ends leaves, and another one may take its place while the rest go on. The sequences are independent of one another:
+/// each gets the tokens that a [`Session`] would give it, as far as arithmetic allows (other numbers of rows sum in another order, so nearly
 /// equal logits may change places).
 ///
 /// ```no_run
@@ -498,8 +498,8 @@ impl<'m> Sequences<'m> {
         Ok(self.graphs.len() - 1)
     }
 
-    /// The tokens of all sequences as they come, until the last one has ended or a step fails. A step makes a token for each sequence: what
-    /// was not taken of it when the iterator is dropped is in [`Sequences::tokens`] alone.
+    /// Iterates over the tokens of all sequences until the last one has ended or a step fails. A step makes a token for each sequence; if
+    /// the iterator is dropped in the middle of a step, the remaining tokens of the step are only in [`Sequences::tokens`].
     pub fn steps(&mut self) -> Steps<'_, 'm> {
         Steps { sequences: self, made: VecDeque::new(), failed: false }
     }

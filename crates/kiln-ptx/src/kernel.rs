@@ -212,7 +212,7 @@ pub struct PtxModule {
 }
 
 impl PtxModule {
-    /// Without kernels.
+    /// A module without kernels.
     pub fn new() -> Self {
         Self::default()
     }
@@ -220,12 +220,12 @@ impl PtxModule {
     /// Adds a kernel.
     ///
     /// # Errors
-    /// [`Error::Parameter`] when there is one of its name.
+    /// [`Error::Parameter`] if the module already has a kernel of its name.
     pub fn add(&mut self, kernel: PtxKernel) -> Result<()> {
         if self.kernels.iter().any(|other| other.name == kernel.name) {
             return Err(Error::Parameter {
                 op: "PtxModule",
-                reason: format!("two kernels are called {}", kernel.name),
+                reason: format!("the module already has a kernel named {}", kernel.name),
             });
         }
         self.kernels.push(kernel);

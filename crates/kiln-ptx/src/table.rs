@@ -100,9 +100,9 @@ macro_rules! instruction_table {
             /// `a` if `c`, else `b`.
             Selp selp(a: T, b: T, c: bool) -> T { 6.0 Sm70:
                 f32 "selp.f32", f64 "selp.f64", u32 "selp.u32", i32 "selp.s32", u64 "selp.u64" }
-            /// As `u32`: the lower half.
+            /// The lower half of `a`, as `u32`.
             CvtU32 cvt_u32(a: T) -> u32 { 6.0 Sm70: u64 "cvt.u32.u64" }
-            /// As `u64`, exactly.
+            /// `a` as `u64`, exactly.
             CvtU64 cvt_u64(a: T) -> u64 { 6.0 Sm70: u32 "cvt.u64.u32" }
             /// The nearest integer, ties to even; NaN gives 0, values out of range give the nearest limit.
             CvtRniS32 cvt_rni_s32(a: T) -> i32 { 6.0 Sm70: f32 "cvt.rni.s32.f32" }
@@ -118,12 +118,12 @@ macro_rules! instruction_table {
             CvtRziS32 cvt_rzi_s32(a: T) -> i32 { 6.0 Sm70: f32 "cvt.rzi.s32.f32" }
             /// The integer towards zero; NaN gives 0, values out of range give the nearest limit.
             CvtRziU32 cvt_rzi_u32(a: T) -> u32 { 6.0 Sm70: f32 "cvt.rzi.u32.f32" }
-            /// As `f32`, rounded to nearest.
+            /// `a` as `f32`, rounded to nearest.
             CvtRnF32 cvt_rn_f32(a: T) -> f32
                 { 6.0 Sm70: u32 "cvt.rn.f32.u32", i32 "cvt.rn.f32.s32", f64 "cvt.rn.f32.f64" }
-            /// As `f64`, rounded to nearest.
+            /// `a` as `f64`, rounded to nearest.
             CvtRnF64 cvt_rn_f64(a: T) -> f64 { 6.0 Sm70: u32 "cvt.rn.f64.u32", u64 "cvt.rn.f64.u64" }
-            /// As `f64`, exactly.
+            /// `a` as `f64`, exactly.
             CvtF64 cvt_f64(a: T) -> f64 { 6.0 Sm70: f32 "cvt.f64.f32" }
             /// The bits as `u32`.
             BitsU32 bits_u32(a: T) -> u32 { 6.0 Sm70: f32 "mov.b32", i32 "mov.b32" }
@@ -151,13 +151,13 @@ macro_rules! instruction_table {
             StReleaseSys st_release_sys(to: GlobalAt, value: T) -> () { 6.0 Sm70: u32 "st.release.sys.global.u32" }
             /// Aborts the launch: the device is lost.
             Trap trap() -> () { 6.0 Sm70: u32 "trap" }
-            /// As `f32`, exactly.
+            /// `a` as `f32`, exactly.
             CvtF32 cvt_f32(a: T) -> f32 { 6.0 Sm70: F16 "cvt.f32.f16"; 7.1 Sm80: Bf16 "cvt.f32.bf16" }
             /// `2ᵃ` within two units in the last place; subnormal numbers count as zeros, before and after.
             Ex2 ex2(a: T) -> T { 6.0 Sm70: f32 "ex2.approx.ftz.f32" }
             /// `1 / a` within a unit in the last place; subnormal numbers count as zeros, before and after.
             RcpApprox rcp_approx(a: T) -> T { 6.0 Sm70: f32 "rcp.approx.ftz.f32" }
-            /// As a 16-bit number, rounded to nearest.
+            /// `a` as a 16-bit number, rounded to nearest.
             CvtRn cvt_rn(a: f32) -> T { 6.0 Sm70: F16 "cvt.rn.f16.f32"; 7.0 Sm80: Bf16 "cvt.rn.bf16.f32" }
             /// Two numbers as 16 bits each, rounded to nearest.
             CvtRnX2 cvt_rn_x2(upper: f32, lower: f32) -> u32

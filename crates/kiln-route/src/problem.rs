@@ -393,7 +393,10 @@ impl Residency {
     /// Whether all operands are only on the host, and the result is wanted there.
     pub(crate) fn is_on_host(&self) -> bool {
         let first = self.held[0] == u64::MAX && self.held[1..].iter().all(|&held| held == 0);
-        !self.result_stays && first && self.rest == ON_HOST && self.further.values().all(|&memories| memories == ON_HOST)
+        !self.result_stays
+            && first
+            && self.rest == ON_HOST
+            && self.further.values().all(|&memories| memories == ON_HOST)
     }
 
     pub(crate) fn result_stays(&self) -> bool {

@@ -2,7 +2,8 @@
 //! branches. Every lane of every vector runs the same arithmetic, whatever its value or position.
 //!
 //! Errors are measured over every f32 (`cargo xtask exhaustive`). The polynomials are minimax fits, found with the
-//! Remez algorithm in 40 digits, their coefficients rounded to f32 one after another, each time fitting the others anew.
+//! Remez algorithm in 40 digits. Their coefficients are rounded to f32 one after another; after each rounding the others
+//! are fitted again.
 //!
 //! The exponential of a large argument magnifies the rounding of the argument: where the argument is itself computed,
 //! it is carried as a sum of two numbers. Where a result may be subnormal though its factors are not, the power of two

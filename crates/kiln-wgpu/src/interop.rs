@@ -29,7 +29,7 @@ impl GpuDevice {
         let refused = |reason: String| Err(Error::Parameter { op: "import_buffer", reason });
         let needed = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
         if !buffer.usage().contains(needed) {
-            return refused(format!("the buffer is for {:?}, {needed:?} is needed", buffer.usage()));
+            return refused(format!("the usages of the buffer are {:?}, {needed:?} are needed", buffer.usage()));
         }
         let bytes = (ty.bytes() as u64).max(1).next_multiple_of(16);
         if buffer.size() < bytes {

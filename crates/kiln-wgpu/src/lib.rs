@@ -29,7 +29,7 @@ mod trusted;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use driver::AbsentApi;
-pub use driver::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuDevice};
+pub use driver::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, GpuDevice, GpuDeviceOptions};
 pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 pub use lower::{WgslKernel, WgslLaunch};
 pub use tiled::TiledOp;

@@ -5,7 +5,7 @@ mod support;
 use kiln_device::conformance::{self, Subnormals};
 use kiln_ir::TensorType;
 use kiln_ir::op::{Elementwise, Op};
-use kiln_wgpu::{DeviceOptions, GpuDevice, numerics};
+use kiln_wgpu::{GpuDevice, GpuDeviceOptions, numerics};
 
 #[test]
 fn every_operation_keeps_its_contract() {
@@ -15,14 +15,14 @@ fn every_operation_keeps_its_contract() {
 /// The variants of the kernels for browsers.
 #[test]
 fn every_operation_keeps_its_contract_in_plain_webgpu() {
-    let device = support::device_with(&DeviceOptions::new().plain());
+    let device = support::device_with(&GpuDeviceOptions::new().plain());
     device.into_iter().for_each(|device| conforms(device, 2, |_| true));
 }
 
 /// The kernels that else go without, with checks. Of the element-wise functions, which have one frame, one.
 #[test]
 fn every_operation_keeps_its_contract_with_all_checks() {
-    let device = support::device_with(&DeviceOptions::new().checks());
+    let device = support::device_with(&GpuDeviceOptions::new().checks());
     let one = |op: &Op| !matches!(op, Op::Elementwise(op) if *op != Elementwise::add());
     device.into_iter().for_each(|device| conforms(device, 4, one));
 }

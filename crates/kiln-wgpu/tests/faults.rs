@@ -10,7 +10,7 @@ use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Elementw
 use kiln_ir::{Error, Operand, Operations, Record, Result, TensorType};
 use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{
-    AdapterChoice, AdapterKind, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache,
+    AdapterChoice, AdapterKind, BufferId, GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions, GpuMatmulCache,
     WgslKernel, WgslLaunch,
 };
 
@@ -228,7 +228,7 @@ fn threads_open_devices_at_the_same_time() {
         GpuDevice::list_adapters();
         let device = match i % 2 {
             0 => support::device().unwrap(),
-            _ => block_on(GpuDevice::open_with_async(&AdapterChoice::Any, &DeviceOptions::new().checks())).unwrap(),
+            _ => block_on(GpuDevice::open_with_async(&AdapterChoice::Any, &GpuDeviceOptions::new().checks())).unwrap(),
         };
         // All are open at once, so none is a retired device.
         started.wait();

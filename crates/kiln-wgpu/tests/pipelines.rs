@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kiln_ir::op::{Elementwise, Matmul, Op, Reduce, Reduction, Softmax};
 use kiln_ir::{Operations, Record, Shape, TensorType};
-use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions};
 use tracing::span;
 
 #[test]
@@ -98,7 +98,7 @@ impl Folder {
 
     /// A device that keeps its pipelines here. Only Vulkan has a cache of pipelines: elsewhere the test is left out.
     fn device(&self) -> Option<GpuDevice> {
-        let device = support::device_with(&DeviceOptions::new().pipeline_folder(&self.0))?;
+        let device = support::device_with(&GpuDeviceOptions::new().pipeline_folder(&self.0))?;
         if device.adapter().api != "vulkan" {
             eprintln!("skipped: {} keeps no pipelines", device.adapter());
             return None;
@@ -198,7 +198,7 @@ fn a_file_that_is_damaged_or_foreign_is_told_of_and_replaced() {
 fn a_folder_that_cannot_be_written_to_stops_nothing() {
     let folder = Folder::new("refused");
     let Some(file) = written(&folder) else { return };
-    let options = DeviceOptions::new().pipeline_folder(file.join("below a file"));
+    let options = GpuDeviceOptions::new().pipeline_folder(file.join("below a file"));
     let (told, _) = warnings(|| scale(&GpuBackend::on(support::device_with(&options).unwrap())));
     assert!(told >= 1);
 }

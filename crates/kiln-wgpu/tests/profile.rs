@@ -4,10 +4,10 @@ mod support;
 
 use kiln_ir::op::{Matmul, Softmax};
 use kiln_ir::{Error, Operand, Record, f16};
-use kiln_wgpu::{DeviceOptions, GpuCommandBatch, GpuDevice};
+use kiln_wgpu::{GpuCommandBatch, GpuDevice, GpuDeviceOptions};
 
 /// A device that measures. Where the adapter has no clock it has to say so, and the test is left out.
-fn device(options: DeviceOptions) -> Option<GpuDevice> {
+fn device(options: GpuDeviceOptions) -> Option<GpuDevice> {
     support::device_where(&options.profile(), |error| match error {
         Error::Unavailable { what, reason } => what == "the time of each kernel" && reason.contains("no timestamps"),
         _ => false,
@@ -20,7 +20,7 @@ fn names(batch: &GpuCommandBatch) -> Vec<String> {
 
 #[test]
 fn every_kernel_of_the_last_execution_has_a_time() {
-    for options in [DeviceOptions::new(), DeviceOptions::new().plain()] {
+    for options in [GpuDeviceOptions::new(), GpuDeviceOptions::new().plain()] {
         let Some(device) = device(options) else { return };
         let mut batch = GpuCommandBatch::new(device);
         let n = 300;
@@ -53,7 +53,7 @@ fn every_kernel_of_the_last_execution_has_a_time() {
 
 #[test]
 fn more_workgroups_than_one_dimension_has_are_folded() {
-    let Some(device) = device(DeviceOptions::new()) else { return };
+    let Some(device) = device(GpuDeviceOptions::new()) else { return };
     let mut batch = GpuCommandBatch::new(device);
     // One workgroup for each of many small matrices.
     let n = 65_536 + 11;
@@ -71,7 +71,7 @@ fn more_workgroups_than_one_dimension_has_are_folded() {
 
 #[test]
 fn products_go_through_the_kernel_that_is_made_for_them() {
-    for options in [DeviceOptions::new(), DeviceOptions::new().plain()] {
+    for options in [GpuDeviceOptions::new(), GpuDeviceOptions::new().plain()] {
         let Some(device) = device(options) else { return };
         let cooperative = device.has_cooperative_matrices();
         let kernels = |a: &Operand<'_>, b: &Operand<'_>| {
@@ -105,7 +105,7 @@ fn products_go_through_the_kernel_that_is_made_for_them() {
 
 #[test]
 fn kernels_of_several_submissions_are_all_there() {
-    let Some(device) = device(DeviceOptions::new()) else { return };
+    let Some(device) = device(GpuDeviceOptions::new()) else { return };
     let mut batch = GpuCommandBatch::new(device.clone());
     let mut y = batch.upload(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
     for _ in 0..1200 {
@@ -127,7 +127,7 @@ fn kernels_of_several_submissions_are_all_there() {
 
 #[test]
 fn an_operation_tells_its_times_too() {
-    let Some(device) = device(DeviceOptions::new()) else { return };
+    let Some(device) = device(GpuDeviceOptions::new()) else { return };
     let x = device.upload(&Operand::f32(&[1.0; 64], &[8, 8]).unwrap()).unwrap();
     let mut softmax = device.prepare(&Softmax.into(), &[&x]).unwrap();
     assert!(matches!(softmax.profile(), Err(Error::Parameter { .. })));
@@ -146,7 +146,7 @@ fn a_device_that_was_not_asked_to_measure_says_so() {
     batch.run(&[y]).unwrap();
     let refused = batch.profile().unwrap_err();
     assert!(
-        matches!(&refused, Error::Unavailable { reason, .. } if reason.contains("DeviceOptions::profile")),
+        matches!(&refused, Error::Unavailable { reason, .. } if reason.contains("GpuDeviceOptions::profile")),
         "{refused}"
     );
 }

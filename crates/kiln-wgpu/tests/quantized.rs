@@ -6,7 +6,7 @@ mod support;
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
 use kiln_ir::op::{Elementwise, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{Buffer, Operand, Operations, Precision, QuantFormat, Record, Shape, TensorType};
-use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, numerics};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions, numerics};
 
 /// The distance of the cases that run: with `KILN_SAMPLE` some, and fewer from 50 on, as a second driver has it.
 fn step(some: usize, few: usize) -> usize {
@@ -392,7 +392,7 @@ fn specials(format: QuantFormat, [m, n, k]: [usize; 3], random: &mut Random) -> 
 #[test]
 fn products_through_cooperative_matrices_keep_their_bounds() {
     for precision in [Precision::Contract, Precision::Bf16] {
-        let Some(device) = support::device_with(&DeviceOptions::new().precision(precision)) else { return };
+        let Some(device) = support::device_with(&GpuDeviceOptions::new().precision(precision)) else { return };
         if !device.has_cooperative_matrices() {
             eprintln!("skipped: {} has no cooperative matrices", device.adapter());
             return;

@@ -4,7 +4,7 @@ mod support;
 
 use kiln_ir::op::{Gather, Matmul, Softmax};
 use kiln_ir::{Operand, Operations, Record};
-use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, Statistics};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions, GpuMatmulCache, Statistics};
 
 /// What a device does from the third time on.
 fn again(device: &GpuDevice, mut run: impl FnMut(usize)) -> Statistics {
@@ -18,7 +18,7 @@ fn again(device: &GpuDevice, mut run: impl FnMut(usize)) -> Statistics {
 
 fn devices() -> impl Iterator<Item = GpuDevice> {
     // Parameters are immediates on one of them, and in a buffer on the other.
-    [DeviceOptions::new(), DeviceOptions::new().plain()].into_iter().filter_map(|o| support::device_with(&o))
+    [GpuDeviceOptions::new(), GpuDeviceOptions::new().plain()].into_iter().filter_map(|o| support::device_with(&o))
 }
 
 #[test]

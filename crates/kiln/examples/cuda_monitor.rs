@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use kiln::Result;
-use kiln::cuda::{CudaDevice, DeviceOptions, Readings};
+use kiln::cuda::{CudaDevice, CudaDeviceOptions, Readings};
 
 fn main() -> ExitCode {
     let seconds = match std::env::args_os().nth(1).map_or(Ok(3), |argument| argument.to_string_lossy().parse::<u32>()) {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 fn watch(seconds: u32) -> Result<()> {
     let infos = CudaDevice::list().map_err(|problem| problem.into_error())?;
     infos.iter().for_each(|info| println!("{info}"));
-    let open = |ordinal| CudaDevice::open(ordinal, &DeviceOptions::new());
+    let open = |ordinal| CudaDevice::open(ordinal, &CudaDeviceOptions::new());
     let devices = infos.iter().map(|info| open(info.ordinal)).collect::<Result<Vec<_>>>()?;
     println!(
         "{:>6} {:>12} {:>12} {:>9} {:>9} {:>6} {:>8} {:>6} {:>8}",

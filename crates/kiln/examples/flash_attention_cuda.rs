@@ -120,7 +120,7 @@ fn worst_error(op: Attention, [q, k, v]: &[Vec<f32>; 3], out: &[f32]) -> f64 {
     greatest_of(rows.map(error_of_row))
 }
 
-/// The greatest, or infinity where one is no number.
+/// Returns the greatest error, or infinity if one of them is NaN.
 fn greatest_of(errors: impl Iterator<Item = f64>) -> f64 {
     errors.fold(0.0, |greatest, error| if error.is_nan() { f64::INFINITY } else { error.max(greatest) })
 }

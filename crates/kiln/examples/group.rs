@@ -47,7 +47,7 @@ fn choose() -> Result<Choice> {
 fn forced(settings: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
     let engine = settings().build()?;
     let gpu = engine.places().iter().find(|place| matches!(place.backend, Backend::Gpu | Backend::Cuda));
-    let missing = || Error::Unavailable { what: "a GPU".into(), reason: "the engine has none".into() };
+    let missing = || Error::Unavailable { what: "a GPU".into(), reason: "this engine runs on the CPU only".into() };
     settings().force(gpu.ok_or_else(missing)?.name.clone()).build()
 }
 
@@ -119,7 +119,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 fn run() -> Result<()> {
     let wrong = |text: &std::ffi::OsStr| Error::Parameter {
         op: "group",
-        reason: format!("{} is no size: a multiple of the number of devices is expected", text.display()),
+        reason: format!("{} is not a size: a multiple of the number of devices is expected", text.display()),
     };
     let (one, group, devices) = choose()?;
     let n = match std::env::args_os().nth(1) {

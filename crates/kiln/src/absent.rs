@@ -1,4 +1,4 @@
-//! The kinds of execution and the GPUs that an engine cannot use, and why.
+//! The backends and GPUs that an engine cannot use, with the reasons.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use kiln_route::Backend;
 
 use crate::gpus::Gpu;
 
-/// A kind of execution, or a GPU, that an engine cannot use. Displays as a line.
+/// A backend or a GPU that an engine cannot use, with the reason. Displays as one line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Absent {
-    /// The kind of execution.
+    /// The backend.
     pub backend: Backend,
-    /// The place of a GPU that was lost or failed; `None` where no place is of this kind.
+    /// The placement of a GPU that was lost or failed; `None` if the engine has no placement of this backend.
     pub place: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: Error,
 }
 

@@ -1,6 +1,6 @@
-//! Engines of pages: asynchronous, measured within a second, decided by profiles that the page keeps.
+//! Engines of web pages: asynchronous, measured within a second, with profiles that the page keeps.
 //!
-//! Without the feature `gpu-wasm` nothing here ever waits; the functions are the same, so that a page is written once.
+//! Without the feature `gpu-wasm` these functions never wait; they exist so that a page is written once for both builds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::gpus::{Asked, Gpu};
 use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
 
 impl EngineBuilder {
-    /// Makes the engine, and opens the GPU of the browser. Without one the engine uses the CPU alone, and
+    /// Makes the engine, and opens the GPU of the browser. Without one the engine uses the CPU only, and
     /// [`Engine::gpu_problem`] says why.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there, or an adapter
-    /// that was asked for; [`Error::Driver`] where it cannot be opened; [`Error::Parameter`] for no threads.
+    /// [`Error::Unavailable`] if an instruction set, a backend, a forced placement or a requested adapter is unavailable;
+    /// [`Error::Driver`] if the adapter cannot be opened; [`Error::Parameter`] for zero threads.
     #[cfg(browser_gpu)]
     pub async fn build_async(self) -> Result<Engine> {
         if !self.allows(Backend::Gpu) {
@@ -37,7 +37,7 @@ impl EngineBuilder {
         match Gpu::opened(asked.as_ref().unwrap_or(&welcome)).await {
             Ok(gpu) => self.with_gpus(vec![gpu]),
             Err(problem) if asked.is_none() => {
-                tracing::warn!("no GPU: {problem}");
+                tracing::warn!("the engine uses the CPU only: {problem}");
                 Ok(Engine { gpu_problem: Some(problem), ..self.with_gpus(Vec::new())? })
             }
             Err(problem) => Err(problem),
@@ -55,7 +55,7 @@ impl EngineBuilder {
 }
 
 impl Engine {
-    /// An engine of what the browser has.
+    /// Makes an engine with everything that the browser has.
     ///
     /// # Errors
     /// The errors of [`EngineBuilder::build_async`].
@@ -63,10 +63,10 @@ impl Engine {
         Self::builder().build_async().await
     }
 
-    /// The GPU among the places, if there is one: for tensors that stay there and batches of one device.
+    /// The GPU among the placements, or an empty list: for tensors that stay in its memory and batches of one device.
     ///
     /// # Errors
-    /// None once the engine is made.
+    /// Never fails.
     #[cfg(browser_gpu)]
     pub async fn gpu_devices_async(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
         let mut devices = Vec::with_capacity(self.gpus.len());
@@ -76,13 +76,13 @@ impl Engine {
         Ok(devices)
     }
 
-    /// Why there is no GPU among the places, where one was looked for.
+    /// The reason why the engine has no GPU, if it looked for one.
     #[cfg(browser_gpu)]
     pub fn gpu_problem(&self) -> Option<&Error> {
         self.gpu_problem.as_ref()
     }
 
-    /// A build without WebGPU looks for no GPU.
+    /// `None`, because a build without WebGPU does not look for a GPU.
     #[cfg(not(browser_gpu))]
     pub fn gpu_problem(&self) -> Option<&Error> {
         None
@@ -91,7 +91,7 @@ impl Engine {
     /// Runs any operation where it is predicted to run fastest, and returns its results.
     ///
     /// # Errors
-    /// What the shape rule says; errors of the data, such as an index out of its table; [`Error::OutOfMemory`].
+    /// The errors of the shape rule; errors of the data, such as an index out of its table; [`Error::OutOfMemory`].
     pub async fn run_async(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
         let call = OwnedCall::new(op, inputs)?;
         let call = call.as_call();
@@ -147,25 +147,25 @@ impl Engine {
         kiln_ir::Operations::run_call(self, call, outputs)
     }
 
-    /// Measures this machine as well as it can be within so much time, without ever keeping the page waiting for long, and
-    /// returns what was measured: [`Engine::with_profile`] decides by it, and who keeps [`Profile::to_json`] need not
-    /// measure again. What is not measured then is predicted from bandwidths and peaks.
+    /// Measures this machine as well as possible within this time, without blocking the page for long, and returns the profile:
+    /// [`Engine::with_profile`] decides by it, and a page that keeps [`Profile::to_json`] need not measure again. Times that were
+    /// not measured are predicted from bandwidths and peaks.
     ///
     /// # Errors
-    /// Errors of the operations measured on the CPU. A GPU that fails is left alone.
+    /// Errors of the operations measured on the CPU. A GPU that fails is never chosen.
     pub async fn measure_async(&self, within: Duration) -> Result<Profile> {
         brief::measure(self, within).await
     }
 
-    /// An engine of the same places that decides by another profile. It shares the GPU of this one.
+    /// Returns an engine with the same placements that decides by another profile. It shares the GPU of this engine.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for a profile of other places.
+    /// [`Error::Parameter`] for a profile of other placements.
     pub fn with_profile(&self, profile: Profile) -> Result<Self> {
         let names = |places: &[Place]| places.iter().map(|place| place.name.clone()).collect::<Vec<_>>();
         let (found, expected) = (names(profile.places()), names(self.places()));
         if found != expected {
-            let reason = format!("it has times of {found:?}, the places are {expected:?}");
+            let reason = format!("expected times of the placements {expected:?}, found {found:?}");
             return Err(Error::Parameter { op: "profile", reason });
         }
         let router = match self.router.forced() {
@@ -175,10 +175,11 @@ impl Engine {
         Ok(self.routed(router, ProfileStatus::Kept))
     }
 
-    /// An engine of the same places that sends everything to one of them, or decides again. It shares the GPU of this one.
+    /// Returns an engine with the same placements that sends everything to the placement with this name, or with `None` decides again. It
+    /// shares the GPU of this engine.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no place of this name.
+    /// [`Error::Unavailable`] if no placement has this name.
     pub fn with_force(&self, place: Option<&str>) -> Result<Self> {
         let router = Router::new(self.router.profile().clone());
         let router = match place {
@@ -211,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// An empty batch that keeps the engine alive, for those who cannot borrow it.
+    /// Returns an empty batch that keeps the engine alive, for owners that cannot borrow the engine.
     pub fn shared_batch(self: &Arc<Self>) -> Batch<'static> {
         Batch::new(Holder::Shared(self.clone()))
     }

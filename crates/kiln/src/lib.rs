@@ -6,24 +6,24 @@
 //! | `tensor`, `state` | [`Tensor`]: elements on the host, on GPUs or both; [`State`]: a tensor that batches change in place |
 //! | `batch` | [`Batch`]: operations recorded now and run together |
 //! | `packed` | [`PackedMatrix`], [`PackedKernels`]: weights in the order in which products read them |
-//! | `calibrate` | [`Engine::calibrate`], and the judgement of decisions ([`regret`]) |
-//! | `gpus`, `machine`, `absent` | how devices are found and named, and why others are left out ([`Absent`]) |
+//! | `calibrate` | [`Engine::calibrate`], and the evaluation of decisions ([`regret`]) |
+//! | `gpus`, `machine`, `absent` | devices and their names, and the reasons for excluding others ([`Absent`]) |
 //! | [`op`], [`graph`] | operations as data, and recorded graphs, from kiln-ir |
 //!
 //! Design choices:
 //!
-//! - An [`Engine`] holds what the machine has, as places: an instruction set and a number of threads each, and GPUs where a
-//!   backend for them is compiled in. Every operation is a method on slices; it is checked by kiln-ir, placed by
-//!   kiln-route and run by the backend of the place.
-//! - Where an operation runs is predicted from a calibration of this machine ([`Engine::calibrate`]), and can be asked
-//!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
-//! - A GPU that fails hands its work to the next best place. A batch is placed step by step: its segments run on the CPU and on
-//!   GPUs, at once where they do not depend on one another.
-//! - In a browser with WebGPU (feature `gpu-wasm`) nothing can wait: an engine is made, runs operations and executes batches
-//!   with functions that end in `_async`, and the methods of [`Operations`] are futures there (`AsyncOperations`); those that
-//!   wait do not exist.
-//! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
-//! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is ignored:
+//! - An [`Engine`] holds the placements of the machine: each instruction set with a number of threads, and each GPU whose
+//!   backend is compiled in. Every operation is a method on slices; kiln-ir checks it, kiln-route chooses its placement, and
+//!   the backend of the placement runs it.
+//! - The router predicts the placement of an operation from a calibration of this machine ([`Engine::calibrate`]). You can see
+//!   it ([`Engine::explain`]) or force it ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
+//! - If a GPU fails, its work runs on the next best placement. A batch is placed step by step: its segments run on the CPU and on
+//!   GPUs, at once if they do not depend on one another.
+//! - In a browser with WebGPU (feature `gpu-wasm`) nothing can block: an engine is made, runs operations and executes batches
+//!   with functions that end in `_async`, and the methods of [`Operations`] are futures there (`AsyncOperations`); blocking
+//!   functions do not exist.
+//! - Results do not depend on the number of threads; sums and inner products do not depend on the instruction set either.
+//! - No argument of a caller causes a panic; every failure is an [`Error`]. A profile that cannot be used is ignored:
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
 #![forbid(unsafe_code)]
 
@@ -76,7 +76,7 @@ pub use packed::{PackedKernels, PackedMatrix};
 pub use state::State;
 pub use tensor::{SharedBytes, Tensor, Tensors};
 
-/// For crates on this one that write what waits once: blocking and asynchronous.
+/// Waiting in both forms, blocking and asynchronous, for dependent crates that write waiting code once.
 #[doc(hidden)]
 pub mod waiting {
     pub use kiln_device::waiting::{Arriving, Waiting};
@@ -87,16 +87,16 @@ pub mod waiting {
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;
 
-/// The backend of GPUs, for what the engine does not do: devices, tensors that stay there, batches on one device.
+/// The backend of GPUs through wgpu, for direct use without an engine: devices, their tensors, batches on one device.
 #[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
 pub use kiln_wgpu as gpu;
 
-/// Futures, for those who have no runtime of their own.
+/// A minimal runtime for futures, for programs without one.
 #[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
 pub use kiln_wgpu::runtime;
 
-/// The backend of NVIDIA's GPUs through its own driver, for what the engine does not do: devices, tensors that stay there,
-/// batches on one device.
+/// The backend of NVIDIA's GPUs through the CUDA driver, for direct use without an engine: devices, their tensors, batches on
+/// one device.
 #[cfg(native_cuda)]
 pub use kiln_cuda as cuda;
 
@@ -123,11 +123,9 @@ pub mod prelude {
         TensorType,
     };
     #[cfg(native_cuda)]
-    pub use kiln_cuda::{
-        CudaBackend, CudaCommandBatch, CudaDevice, CudaKernel, CudaTensor, DeviceOptions as CudaOptions,
-    };
+    pub use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice, CudaDeviceOptions, CudaKernel, CudaTensor};
     #[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
-    pub use kiln_wgpu::{DeviceOptions as GpuOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuTensor, WgslKernel};
+    pub use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions, GpuTensor, WgslKernel};
 }
 
 /// The user pages, whose code is compiled and run as doctests. A packed crate lacks them.

@@ -1,4 +1,4 @@
-//! What this machine is, and the places it offers.
+//! The identity of this machine, and its CPU placements.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -38,7 +38,7 @@ fn cpus() -> &'static Option<Cpus> {
     })
 }
 
-/// The same from Linux's files: the status of the process, the online processors, and the siblings on the core of each.
+/// [`cpus`] from Linux's files: the status of the process, the online processors, and the siblings on the core of each.
 fn cpus_of(status: &str, online: Option<&str>, siblings: impl Fn(usize) -> Option<String>) -> Option<Cpus> {
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let mut allowed = numbers(allowed)?;
@@ -156,7 +156,7 @@ mod tests {
     fn affinity_and_cores_are_read_from_what_linux_says() {
         let whole = Cpus { online: 8, pinned: None, logical: 8, cores: Some(4) };
         assert_eq!(smt("0-7", 4), Some(whole.clone()));
-        assert_eq!(smt("0-255", 4), Some(whole), "it may name processors that are not there");
+        assert_eq!(smt("0-255", 4), Some(whole), "it may name processors that the machine lacks");
         let two = |list: &str, cores| Cpus { online: 8, pinned: Some(list.into()), logical: 2, cores: Some(cores) };
         assert_eq!(smt("0-1", 4), Some(two("0-1", 2)));
         assert_eq!(smt("0,4", 4), Some(two("0,4", 1)), "two threads of one core");

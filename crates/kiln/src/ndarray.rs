@@ -10,8 +10,8 @@ use crate::{Engine, Tensor};
 
 /// The operations of an [`Engine`] on ndarray views; see [`Engine::arrays`].
 ///
-/// Views in standard layout are used without a copy, and so is a transposed matrix of a product, because
-/// the product can read it so; every other layout is copied into order first.
+/// Views in standard layout are used without a copy. A product also reads a transposed matrix without a copy. Every other
+/// layout is first copied into standard order.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrays<'a>(&'a Engine);
 
@@ -23,7 +23,7 @@ impl Engine {
 }
 
 impl Tensor {
-    /// A copy of an ndarray view, in standard order.
+    /// Copies an ndarray view into a tensor, in standard order.
     ///
     /// # Errors
     /// [`Error::Shape`] for more dimensions than tensors have, [`Error::OutOfMemory`].
@@ -31,7 +31,7 @@ impl Tensor {
         Self::from_vec(copied(view)?, view.shape())
     }
 
-    /// The f32 elements as an array.
+    /// Returns the f32 elements as an array.
     ///
     /// # Errors
     /// The errors of [`Tensor::to_vec`].
@@ -90,7 +90,7 @@ impl Arrays<'_> {
         array(largest.unwrap_or(Shape::SCALAR).dims(), values)
     }
 
-    /// The matrix product.
+    /// Returns the matrix product.
     ///
     /// # Errors
     /// [`Error::Shape`] when the extents do not agree.
@@ -113,7 +113,7 @@ impl Arrays<'_> {
         Array2::from_shape_vec((m, n), values).map_err(|e| Error::Shape { op: "ndarray", reason: e.to_string() })
     }
 
-    /// Sum of all elements, in standard order.
+    /// Returns the sum of all elements, added in standard order.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when a view that repeats its elements cannot be copied into order.
@@ -121,10 +121,10 @@ impl Arrays<'_> {
         self.0.sum(&standard(&x)?)
     }
 
-    /// A reduction of values along an axis, which vanishes from the shape.
+    /// Returns a reduction of values along an axis, which is removed from the shape.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the axis is not there, [`Error::Type`] for the reductions that give indices.
+    /// [`Error::Shape`] if the view does not have the axis, [`Error::Type`] for the reductions that give indices.
     pub fn reduce(&self, x: ArrayViewD<'_, f32>, reduction: Reduction, axis: usize) -> Result<ArrayD<f32>> {
         if reduction.gives_index() {
             let (expected, found) = (kiln_ir::DType::F32, kiln_ir::DType::U32);

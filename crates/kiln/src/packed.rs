@@ -10,18 +10,18 @@ use crate::Engine;
 /// A right-hand matrix, such as the weights of a layer, in the order in which matrix products read it. Made by
 /// [`Engine::pack_b`]; holds a copy of the elements.
 ///
-/// The order is that of one instruction set, the best one of the engine that made it. Products with it run at the places
-/// of this engine, and of others, that have the same instruction set; the router chooses among those.
+/// The order is that of one instruction set, the best one of the engine that made it. Products with it run on the placements
+/// with the same instruction set, of this engine or of others; the router chooses among those.
 #[derive(Debug)]
 pub struct PackedMatrix(PackedB);
 
 impl PackedMatrix {
-    /// Rows: the number of products in each element of the result.
+    /// The number of rows, which is the number of products in each element of the result.
     pub fn rows(&self) -> usize {
         self.0.rows()
     }
 
-    /// Columns.
+    /// The number of columns.
     pub fn columns(&self) -> usize {
         self.0.columns()
     }
@@ -59,16 +59,16 @@ impl Engine {
         forced.or(self.cpu.last()).map_or_else(Simd::new, |simd| Ok(*simd))
     }
 
-    /// Whether products may take matrices that were packed: unless a GPU is forced.
+    /// Whether products may take packed matrices: true unless a GPU is forced.
     pub(crate) fn takes_packed(&self) -> bool {
         self.router.forced().is_none_or(|place| place < self.cpu.len())
     }
 
-    /// Where an operation is predicted to run fastest among the placements with an instruction set. Its time is not
+    /// Returns the placement with this instruction set on which an operation is predicted to run fastest. Its time is not
     /// observed: it would distort the predictions of operations that still have to pack.
     fn place_with(&self, isa: Isa, problem: impl FnOnce() -> Result<Problem>) -> Result<&Simd> {
         if let Some(forced) = self.router.forced().filter(|_| !self.takes_packed()) {
-            let reason = format!("{} is forced, which does not take what was packed for {isa}", self.places()[forced]);
+            let reason = format!("{} is forced, which cannot read data that was packed for {isa}", self.places()[forced]);
             return Err(Error::Parameter { op: "packed", reason });
         }
         match &self.cpu[..] {
@@ -82,10 +82,10 @@ impl Engine {
     }
 
     /// Packs a row-major `k * n` matrix, or one stored transposed (`n * k`), for products with many left-hand matrices:
-    /// in the order of the place that is forced, or else of the best instruction set.
+    /// in the layout of the forced placement, or else of the best instruction set.
     ///
-    /// Every product otherwise does this anew, unless it has so few rows that reading the matrix once is all there is to
-    /// do. Packing costs about as much as copying the matrix.
+    /// Without it every product packs the matrix again, unless it has so few rows that it reads the matrix only once. Packing
+    /// costs about as much as copying the matrix.
     ///
     /// ```
     /// # fn main() -> kiln::Result<()> {
@@ -104,13 +104,13 @@ impl Engine {
         self.packing_place()?.pack_b(b, k, n, transpose).map(PackedMatrix)
     }
 
-    /// The product of a row-major `m * k` matrix and a packed one, into `out`, row-major `m * n`, where it is predicted to
-    /// run fastest of the places with the instruction set of the packed matrix.
+    /// Writes the product of a row-major `m * k` matrix and a packed one into `out`, row-major `m * n`. It runs on the fastest
+    /// predicted placement with the instruction set of the packed matrix.
     ///
     /// # Errors
     /// [`Error::Length`](crate::Error::Length) when the slices do not have these extents,
     /// [`Error::Overflow`](crate::Error::Overflow) when they overflow, [`Error::Parameter`](crate::Error::Parameter) when
-    /// the matrix was packed for an instruction set that this engine does not use, or that the forced place has not.
+    /// the matrix was packed for an instruction set that this engine, or the forced placement, does not use.
     pub fn matmul_packed_into(&self, a: &[f32], b: &PackedMatrix, m: usize, out: &mut [f32]) -> Result<()> {
         let simd = self.place_with(b.isa(), || {
             let types = [[m, b.rows()], [b.rows(), b.columns()]].map(|dims| Shape::new(&dims).map(TensorType::f32));
@@ -135,11 +135,11 @@ impl Engine {
         })
     }
 
-    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many images: in the order of the place that is
-    /// forced, or else of the best instruction set.
+    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many images: in the layout of the forced placement, or
+    /// else of the best instruction set.
     ///
-    /// Otherwise each convolution of many channels packs them, which takes longest beside the work itself where images are
-    /// small: on an AVX-512 EPYC it then takes 0.75 to 0.85 of the time for 7 x 7 results, 0.9 to 0.95 for 14 x 14, and as long for
+    /// Without it each convolution of many channels packs the kernels again. That matters most for small images: on an AVX-512 EPYC a
+    /// convolution with packed kernels takes 0.75 to 0.85 of the time for 7 x 7 results, 0.9 to 0.95 for 14 x 14, and as long for
     /// large images. Kernels of few channels, and those of one pixel, are kept as they are.
     ///
     /// ```
@@ -162,16 +162,16 @@ impl Engine {
         self.packing_place()?.pack_kernels(kernels, dims).map(PackedKernels)
     }
 
-    /// The convolution of images of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
-    /// `c_out` channels, where it is predicted to run fastest of the places with their instruction set. Sums may be added up
-    /// in another order than with kernels that are not packed, so bits may differ, within the same error bound.
+    /// Writes the convolution of images of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels into `out`, with
+    /// `c_out` channels. It runs on the fastest predicted placement with the instruction set of the kernels. Sums may be added in
+    /// another order than with unpacked kernels, so bits may differ, within the same error bound.
     ///
     /// # Errors
     /// [`Error::Length`](crate::Error::Length) when a slice does not have its extents, [`Error::Shape`](crate::Error::Shape)
     /// when the channels differ or the kernels are empty or larger than a padded image,
     /// [`Error::Parameter`](crate::Error::Parameter) for a stride or a dilation of zero, for groups of channels, when most of the
-    /// kernels never meets the image, and when they were packed for an instruction set that this engine does not use, or that the
-    /// forced place has not.
+    /// kernels never meets the image, and when they were packed for an instruction set that this engine, or the forced placement, does
+    /// not use.
     pub fn convolve2d_packed_into(
         &self,
         x: &[f32],

@@ -1,4 +1,4 @@
-//! How often to repeat what is timed with a coarse clock, and what it takes.
+//! Repeats timed work until a coarse clock measures it well, and computes its time.
 
 /// Repeats runs until they exceed a sample, and keeps the lesser of two samples: a disturbance affects one of them,
 /// seldom both. The very first run is not counted: it may compile, which takes up to a thousand times as long.

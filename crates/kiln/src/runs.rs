@@ -3,7 +3,7 @@
 use kiln_ir::Result;
 use web_time::Instant;
 
-/// How often to run timed work.
+/// The number of runs of timed work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Runs {
     /// Runs before the first timed one: they compile and allocate.

@@ -1,4 +1,4 @@
-//! Tensors that executions of batches change.
+//! States: tensors that executions of batches change.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +12,11 @@ use crate::gpus::{self, Fault, Gpu, Resident};
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
 
-/// A tensor that executions of batches change, such as the keys and values of a language model. It is on the host or on one device:
-/// where the batch ran that used it last.
+/// A tensor that executions of batches change, such as the keys and values of a language model. It is on the host or on one device,
+/// depending on where the last batch that used it ran.
 ///
-/// Several batches may use it ([`Batch::state`](crate::Batch::state)), one at a time: each execution finds what the one before
-/// left. Cloning it is cheap and gives the same elements.
+/// Several batches may use it ([`Batch::state`](crate::Batch::state)), one at a time: each execution sees the changes of earlier ones.
+/// Cloning it is cheap; clones refer to the same elements.
 ///
 /// ```
 /// use kiln::{DType, Engine, Record, State};
@@ -71,7 +71,7 @@ impl State {
         Self { ty, held: Arc::new(Mutex::new(held)) }
     }
 
-    /// A state of zeros. It gets memory where it is first used.
+    /// Makes a state of zeros. Its memory is allocated on the device that first uses it.
     ///
     /// # Errors
     /// [`Error::Overflow`] when the extents overflow, [`Error::Format`] for rows that are not whole blocks.
@@ -79,7 +79,7 @@ impl State {
         Ok(Self::new(TensorType::of(dtype, Shape::new(dims)?)?, Held::Zeros))
     }
 
-    /// A state that begins with these elements.
+    /// Makes a state with these elements.
     ///
     /// # Errors
     /// [`Error::Length`] when they do not fill the extents.
@@ -103,7 +103,8 @@ impl State {
         self.ty.dtype
     }
 
-    /// Where the elements are: `host`, the name of a place, `nowhere` before the first use, or `an execution` while one has them.
+    /// The location of the elements: `host`, the name of a placement, `nowhere` before the first use, or `an execution` while one uses
+    /// them.
     pub fn residency(&self) -> String {
         match &*self.held() {
             Held::Zeros => "nowhere".into(),
@@ -131,7 +132,7 @@ impl State {
     /// The elements, copied to the host.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`] where they are on a device that is lost; [`Error::Unavailable`] while an execution uses the state;
+    /// [`Error::DeviceLost`] if they were on a lost device; [`Error::Unavailable`] while an execution uses the state;
     /// [`Error::OutOfMemory`].
     pub async fn to_buffer_async(&self) -> Result<Buffer> {
         self.buffer(Waiting::Elsewhere).await

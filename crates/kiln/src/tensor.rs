@@ -17,8 +17,8 @@ use crate::{Engine, MemoryUse};
 /// Bytes that a tensor shares with their owner, such as a memory map.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// A tensor: shape, element type, and elements on the host, in the memory of devices, or both. Cloning it is cheap and gives
-/// the same elements, which never change.
+/// A tensor: shape, element type, and elements on the host, in the memory of devices, or both. The elements never change. Cloning it is
+/// cheap; clones refer to the same elements.
 ///
 /// A tensor is copied to a device once, when an operation there first reads it; the copy on the host is then dropped, unless
 /// [`Tensor::keep_on_host`] asked to keep it. Results stay on the device that computed them until they are read. Memory is freed
@@ -54,7 +54,7 @@ struct Storage {
     /// Copies in device memory, each with its GPU.
     devices: RwLock<Vec<(Gpu, Resident)>>,
     keep_on_host: bool,
-    /// The number of parts of a tensor of parts, which no single device and not the host has as a whole.
+    /// The number of parts of a tensor of parts. Neither a single device nor the host has all of it.
     parts: Option<usize>,
 }
 
@@ -66,9 +66,9 @@ pub(crate) enum Host {
     Parts(Vec<Tensor>),
 }
 
-/// The error for reading a tensor of parts elsewhere than on a group.
+/// The error for reading a tensor of parts outside a group of devices.
 fn apart(parts: usize) -> Error {
-    let reason = "each device of a group has one; only operations on a group of as many devices read it".into();
+    let reason = "each device of a group has one part; only operations on a group with this number of devices can read it".into();
     Error::Unavailable { what: format!("a tensor of {parts} parts"), reason }
 }
 
@@ -86,7 +86,7 @@ impl Host {
         let all = self.data()?.as_bytes();
         let bytes = all.get(offset..offset + ty.bytes()).ok_or_else(|| Error::View {
             what: "tensor",
-            reason: format!("{} bytes from byte {offset} on are not within {} bytes", ty.bytes(), all.len()),
+            reason: format!("{} bytes from byte {offset} on exceed the {} bytes of the tensor", ty.bytes(), all.len()),
         })?;
         Data::from_bytes(ty.dtype, bytes)
     }
@@ -118,7 +118,7 @@ impl Tensor {
         Ok(Self { storage: Arc::new(Storage::on_host_alone(host, ty)), offset: 0, ty })
     }
 
-    /// A tensor that owns these elements.
+    /// Makes a tensor that owns these elements.
     ///
     /// # Errors
     /// [`Error::Length`] when they do not fill the extents.
@@ -126,7 +126,7 @@ impl Tensor {
         Self::new(Host::Owned(elements), Shape::new(dims)?)
     }
 
-    /// A tensor of f32 that owns its elements.
+    /// Makes a tensor of f32 that owns its elements.
     ///
     /// # Errors
     /// The errors of [`Tensor::from_buffer`].
@@ -134,7 +134,7 @@ impl Tensor {
         Self::from_buffer(Buffer::F32(elements), dims)
     }
 
-    /// A copy of f32 elements.
+    /// Copies f32 elements into a tensor.
     ///
     /// # Errors
     /// The errors of [`Tensor::from_buffer`], and [`Error::OutOfMemory`].
@@ -142,7 +142,7 @@ impl Tensor {
         Self::from_buffer(Data::F32(elements).to_buffer()?, dims)
     }
 
-    /// A copy of elements of any type of Rust that there are tensors of.
+    /// Copies elements into a tensor, of any Rust type that tensors support.
     ///
     /// # Errors
     /// The errors of [`Tensor::from_slice`].
@@ -150,7 +150,7 @@ impl Tensor {
         Self::from_buffer(T::data(elements).to_buffer()?, dims)
     }
 
-    /// A copy of quantised blocks; the extents count elements.
+    /// Copies quantised blocks into a tensor; the extents count elements.
     ///
     /// # Errors
     /// The errors of [`Tensor::from_slice`], and [`Error::Format`] when a row is not whole blocks.
@@ -158,8 +158,8 @@ impl Tensor {
         Self::from_buffer(Data::Blocks(format, blocks).to_buffer()?, dims)
     }
 
-    /// A tensor of bytes in the order of the machine that it shares with their owner, such as a memory-mapped file of weights:
-    /// nothing is copied on the host.
+    /// Makes a tensor of bytes, in the byte order of the machine, that it shares with their owner, such as a memory-mapped file of
+    /// weights, without a copy on the host.
     ///
     /// # Errors
     /// The errors of [`Tensor::from_buffer`]; [`Error::View`] for bytes that are not aligned for the element type.
@@ -167,12 +167,12 @@ impl Tensor {
         Self::new(Host::Shared(dtype, bytes), Shape::new(dims)?)
     }
 
-    /// A tensor with a part of its own on each device of a group: one tensor for each, all of one type, which is that of the
-    /// whole. Only operations on such a group can read it; [`EngineBuilder::cuda_group`](crate::EngineBuilder::cuda_group) makes
-    /// a group a place, and [`AllReduce`](kiln_ir::op::AllReduce) adds what its devices hold.
+    /// Makes a tensor with one part for each device of a group. All parts have one type, which is also the type of the whole. Only
+    /// operations on such a group can read it; [`EngineBuilder::cuda_group`](crate::EngineBuilder::cuda_group) makes a group a
+    /// placement, and [`AllReduce`](kiln_ir::op::AllReduce) adds the parts of its devices.
     ///
     /// # Errors
-    /// [`Error::Arity`] without a part; [`Error::Type`] and [`Error::Shape`] where parts differ.
+    /// [`Error::Arity`] without a part; [`Error::Type`] and [`Error::Shape`] if parts differ.
     pub fn from_parts(parts: Vec<Self>) -> Result<Self> {
         let ty = TensorType::of_parts(parts.iter().map(Self::ty))?;
         let count = Some(parts.len());
@@ -180,11 +180,11 @@ impl Tensor {
         Ok(Self { storage: Arc::new(storage), offset: 0, ty })
     }
 
-    /// The same tensor, whose copy on the host stays when it is copied to a device: after the device is lost it can still be
-    /// used.
+    /// Returns the same tensor, which keeps its copy on the host when it is copied to a device: it remains usable after the device is
+    /// lost.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`] where the elements are on a device alone, which is lost; [`Error::OutOfMemory`].
+    /// [`Error::DeviceLost`] if the elements were only on a lost device; [`Error::OutOfMemory`].
     pub fn keep_on_host(&self) -> Result<Self> {
         let host = wait(self.storage.on_host(WAITING)).map_err(Fault::error)?;
         let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -220,7 +220,7 @@ impl Tensor {
         self.ty.dtype
     }
 
-    /// Where the elements are: `host` and the names of places.
+    /// The locations of the elements: `host` and the names of placements.
     pub fn residency(&self) -> Vec<String> {
         let host = self.storage.host.read().unwrap_or_else(PoisonError::into_inner).is_some();
         let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +228,7 @@ impl Tensor {
         host.into_iter().chain(devices.iter().map(|(gpu, _)| gpu.name().to_owned())).collect()
     }
 
-    /// The same elements with other extents, without a copy.
+    /// Returns the same elements with other extents, without a copy.
     ///
     /// # Errors
     /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
@@ -236,7 +236,7 @@ impl Tensor {
         Ok(Self { ty: self.ty.reshaped(dims)?, ..self.clone() })
     }
 
-    /// The entries `range` along the first axis, without a copy: rows of a matrix, elements of a vector.
+    /// Returns the entries `range` along the first axis, without a copy: rows of a matrix, elements of a vector.
     ///
     /// # Errors
     /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; [`Error::Format`] when blocks would be
@@ -247,10 +247,10 @@ impl Tensor {
         Ok(Self { offset: self.offset + offset as usize, ty, ..self.clone() })
     }
 
-    /// The elements of any type, copied to the host.
+    /// Returns the elements of any type, copied to the host.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`] where they are on a device alone, which is lost; [`Error::OutOfMemory`].
+    /// [`Error::DeviceLost`] if they were only on a lost device; [`Error::OutOfMemory`].
     pub async fn to_buffer_async(&self) -> Result<Buffer> {
         self.buffer(Waiting::Elsewhere).await
     }
@@ -391,7 +391,7 @@ impl Storage {
         devices.iter().find(|(known, _)| known.is(gpu)).map(|(_, resident)| resident.clone())
     }
 
-    /// Stores a copy in the memory of a GPU, and drops the host's copy unless it is to stay.
+    /// Stores a copy in the memory of a GPU, and drops the host's copy unless [`Tensor::keep_on_host`] keeps it.
     fn put(&self, gpu: &Gpu, resident: &Resident) {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         if !devices.iter().any(|(known, _)| known.is(gpu)) {
@@ -419,7 +419,7 @@ impl Storage {
     }
 
     fn nowhere(&self) -> Error {
-        Error::Unavailable { what: format!("a tensor {}", self.ty.shape), reason: "it has no elements".into() }
+        Error::Unavailable { what: format!("a tensor {}", self.ty.shape), reason: "its elements are on no device".into() }
     }
 
     /// Adds what was lost to the error of a lost device.
@@ -428,7 +428,7 @@ impl Storage {
             Error::DeviceLost { device, reason } => Error::DeviceLost {
                 device,
                 reason: format!(
-                    "{reason}; a tensor {} of {} was in its memory alone (`{}`; `Tensor::keep_on_host` keeps a copy)",
+                    "{reason}; a tensor {} of {} was only in its memory (`{}`; `Tensor::keep_on_host` keeps a copy)",
                     self.ty.shape,
                     self.ty.dtype,
                     gpu.name()
@@ -439,34 +439,34 @@ impl Storage {
     }
 }
 
-/// The operations of an engine on [`Tensor`]s, as the methods of [`kiln_ir::Record`]; see [`Engine::tensors`]. In a browser, where nothing
-/// blocks, [`Tensors::run_async`] runs any of them.
+/// The operations of an engine on [`Tensor`]s, as the methods of [`kiln_ir::Record`]; see [`Engine::tensors`]. In a browser, where
+/// nothing can block, [`Tensors::run_async`] runs any of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensors<'e>(&'e Engine);
 
 impl Engine {
-    /// The operations on tensors: `engine.tensors().softmax(&x)`. Each runs where it is predicted to run fastest, given where
-    /// its operands are; its results stay there.
+    /// The operations on tensors: `engine.tensors().softmax(&x)`. Each runs where it is predicted to run fastest, considering where
+    /// its operands are; its results stay on that device.
     pub fn tensors(&self) -> Tensors<'_> {
         Tensors(self)
     }
 
-    /// The device memory that each GPU among the places holds, by the name of its place; one that was not opened holds none.
+    /// The memory that each GPU of the engine holds, by the name of its placement; zero for a GPU that was not opened.
     pub fn memory_use(&self) -> Vec<(String, MemoryUse)> {
         let used = |gpu: &Gpu| (gpu.name().to_owned(), gpu.memory_use().unwrap_or_default());
         self.gpus.iter().map(used).collect()
     }
 
-    /// Copies a tensor to the memory of the place of this name, unless it is there; a place of the CPU means the host.
+    /// Copies a tensor to the memory of the placement with this name, unless it is there already; a CPU placement means the host.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no place of this name; [`Error::Limit`], [`Error::OutOfMemory`],
+    /// [`Error::Unavailable`] if no placement has this name; [`Error::Limit`], [`Error::OutOfMemory`],
     /// [`Error::DeviceLost`].
     pub async fn move_to_async(&self, tensor: &Tensor, place: &str) -> Result<()> {
         self.move_waiting(tensor, place, Waiting::Elsewhere).await
     }
 
-    /// Copies a tensor to the memory of the place of this name, unless it is there; a place of the CPU means the host.
+    /// Copies a tensor to the memory of the placement with this name, unless it is there already; a CPU placement means the host.
     ///
     /// # Errors
     /// The errors of [`Engine::move_to_async`].
@@ -486,18 +486,18 @@ impl Engine {
     /// The position of the GPU whose placement has this name; `None` for a CPU placement and for `host`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if there is no placement of this name.
+    /// [`Error::Unavailable`] if no placement has this name.
     pub(crate) fn device_named(&self, place: &str) -> Result<Option<usize>> {
         let gpu = self.gpus.iter().position(|gpu| gpu.name() == place);
         if gpu.is_none() && place != "host" && !self.places().iter().any(|known| known.name == place) {
             let names: Vec<&str> = self.places().iter().map(|known| known.name.as_str()).collect();
-            let reason = format!("the places are {}", names.join(", "));
-            return Err(Error::Unavailable { what: format!("place {place:?}"), reason });
+            let reason = format!("expected `host` or one of: {}", names.join(", "));
+            return Err(Error::Unavailable { what: format!("placement {place:?}"), reason });
         }
         Ok(gpu)
     }
 
-    /// Excludes all places but groups of this many devices.
+    /// Excludes all placements except groups of this many devices.
     fn on_groups_of(&self, devices: usize, residency: Residency) -> Residency {
         let others = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.devices() != devices);
         let others = (0..self.cpu.len()).chain(others.map(|(position, _)| self.cpu.len() + position));
@@ -571,7 +571,7 @@ impl Tensors<'_> {
     /// Runs any operation on tensors, as the methods of [`kiln_ir::Record`] do, and returns its results.
     ///
     /// # Errors
-    /// Those of the shape rule, of the data and of devices.
+    /// The errors of the shape rule, of the data and of devices.
     pub async fn run_async(&self, op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         self.0.run_on_tensors(op, inputs, Waiting::Elsewhere).await
     }

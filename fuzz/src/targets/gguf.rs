@@ -1,4 +1,4 @@
-//! GGUF files: validated, read, written again, and read as they come.
+//! GGUF files: validated, read, written again, and read in parts.
 
 use kiln_gguf::{Array, Gguf, Header, Writer};
 

@@ -1,4 +1,4 @@
-//! GGUF files of models as they come from a network: their weights, and a token that they compute.
+//! GGUF files of models, loaded whole and in parts: their weights, and a token that they compute.
 
 use kiln_llm::{Loader, Model, SessionOptions};
 

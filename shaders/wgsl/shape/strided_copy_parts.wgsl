@@ -1,6 +1,6 @@
-// As `strided_copy`, of units of two bytes or of one, PER to a word. With WHOLE an invocation writes all units of a word, which
-// the innermost dimension, from a multiple of PER on, lays side by side. Otherwise invocations share words, and each replaces
-// its own part of one without touching the others.
+// Copies strided units of two bytes or of one, PER to a word; `strided_copy` copies larger ones. With WHOLE an invocation writes
+// all units of a word: in `out` they are adjacent along the innermost dimension and begin at a multiple of PER. Otherwise
+// invocations share words, and each replaces its own part of one without touching the others.
 #trusted indices are below `n`, and the host has checked that both sides hold the units that they stand for
 #input x: array<u32>
 #output out: array<atomic<u32>>

@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let kinds = ElementwiseKind::ALL.iter().filter(|k| Source::of(**k).is_some());
     if let Some(name) = arguments.op.iter().find(|name| !kinds.clone().any(|k| k.name() == **name)) {
         let names: Vec<_> = kinds.map(|k| k.name()).collect();
-        return Err(format!("no operation that can be swept is named {name:?}; there are {names:?}").into());
+        return Err(format!("no operation that can be swept is named {name:?}; the names are {names:?}").into());
     }
     let isas: Vec<Isa> = Isa::available().filter(|isa| named(isa.name(), &arguments.isa)).collect();
     let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));

@@ -1,5 +1,5 @@
-//! The programs of the tests and examples, built once for all steps: a selection of packages by `cargo test -p` would choose
-//! the features of what they depend on anew, and build it again.
+//! The programs of the tests and examples, built once for all steps. `cargo test -p` with other packages would select other
+//! features of their dependencies and build them again.
 
 use std::path::{Path, PathBuf};
 

@@ -88,17 +88,17 @@ pub(super) struct Runner {
     log: Option<File>,
 }
 
-/// What the line of a test begins with that cannot do its work on this machine.
+/// The beginning of the line that a test prints if it cannot run on this machine.
 const SKIPPED: &str = "skipped: ";
 
 impl Runner {
-    /// For the workspace that this program was built from.
+    /// A runner for the workspace that this program was built from.
     pub(super) fn new() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("the folder of xtask has no parent")?;
         Ok(Self { root: root.to_owned(), counts: Counts::default(), skips: Vec::new(), programs: None, log: None })
     }
 
-    /// The same; what its commands write goes into a file that nothing else knows.
+    /// A runner whose commands write into an unnamed file.
     pub(super) fn logging() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("kiln-xtask-{}.log", std::process::id()));
         let log = File::options().read(true).append(true).create(true).open(&path)?;
@@ -106,7 +106,7 @@ impl Runner {
         Ok(Self { log: Some(log), ..Self::new()? })
     }
 
-    /// What the commands have written into that file.
+    /// The output of the commands in that file.
     pub(super) fn log(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         if let Some(log) = &mut self.log {
@@ -139,7 +139,7 @@ impl Runner {
         std::mem::take(&mut self.counts)
     }
 
-    /// Why tests have skipped what they do, since the last call. They print it with `--nocapture` alone.
+    /// Takes the reasons of the tests that were skipped since the last call. Tests print them only with `--nocapture`.
     pub(super) fn take_skips(&mut self) -> Vec<String> {
         std::mem::take(&mut self.skips)
     }
@@ -174,7 +174,7 @@ impl Runner {
         let began = Instant::now();
         let mut child =
             command.stdout(Stdio::piped()).spawn().map_err(|error| format!("`{shown}` did not start: {error}"))?;
-        let pipe = child.stdout.take().ok_or("the output of the command is not there")?;
+        let pipe = child.stdout.take().ok_or("the command has no output pipe")?;
         let mut failed_tests = 0;
         // The lock keeps what else is printed out of the output of a command.
         let mut out: Box<dyn Write> = match &self.log {
@@ -210,7 +210,7 @@ impl Runner {
             self.say(&format!("$ {LINE}"))?;
             let mut child = self.command(LINE).stdout(Stdio::piped()).spawn()?;
             let mut messages = Vec::new();
-            child.stdout.take().ok_or("the output of the command is not there")?.read_to_end(&mut messages)?;
+            child.stdout.take().ok_or("the command has no output pipe")?.read_to_end(&mut messages)?;
             let status = processor::wait(&mut child)?;
             if !status.success() {
                 return Err(format!("`{LINE}` ended with {status}").into());
@@ -244,7 +244,7 @@ impl Runner {
     ) -> Result<()> {
         let tests: Vec<_> = self.programs()?.iter().filter(|p| !p.example && wanted(p)).cloned().collect();
         if tests.is_empty() {
-            return Err("none of the tests is of this step".into());
+            return Err("this step selects no test".into());
         }
         let before = self.counts.passed;
         let run = |test: &Program| self.run_program(test, arguments, variables).err().map(|error| error.to_string());
@@ -258,7 +258,7 @@ impl Runner {
         }
     }
 
-    /// What a command prints, if it runs and succeeds.
+    /// The standard output of a command; `None` if it does not start or fails.
     pub(super) fn output(&self, line: &str) -> Option<String> {
         let output = self.command(line).stderr(Stdio::null()).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

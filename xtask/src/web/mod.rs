@@ -38,7 +38,7 @@ fn folder(root: &Path) -> PathBuf {
 
 /// Builds the page, and serves or tests it.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("the folder of xtask has no parent")?;
     match (arguments.built, arguments.test) {
         (false, true) => {
             build::build(root)?;

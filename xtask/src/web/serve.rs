@@ -37,7 +37,7 @@ impl Server {
     pub(super) fn run(self) {
         for stream in self.listener.incoming().flatten() {
             let folder = self.folder.clone();
-            // A visitor that went away is no concern of the others.
+            // A client that disconnects does not affect the others.
             std::thread::spawn(move || drop(answer(stream, &folder)));
         }
     }
@@ -57,7 +57,7 @@ fn answer(mut stream: TcpStream, folder: &Path) -> std::io::Result<()> {
     let (status, kind, body) = match (method, file(folder, target)) {
         ("GET" | "HEAD", Some((kind, body))) => ("200 OK", kind, body),
         ("GET" | "HEAD", None) => ("404 Not Found", "text/plain", b"not here\n".to_vec()),
-        _ => ("405 Method Not Allowed", "text/plain", b"files can be read, and no more\n".to_vec()),
+        _ => ("405 Method Not Allowed", "text/plain", b"only GET and HEAD are allowed\n".to_vec()),
     };
     write!(stream, "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{HEADERS}\r\n", body.len())?;
     if method != "HEAD" {
@@ -66,7 +66,7 @@ fn answer(mut stream: TcpStream, folder: &Path) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// The file that is asked for, and its type. Nothing outside of the folder can be named.
+/// The type and the bytes of the requested file. A target cannot name a file outside of the folder.
 fn file(folder: &Path, target: &str) -> Option<(&'static str, Vec<u8>)> {
     let path = target.split(['?', '#']).next()?.trim_start_matches('/');
     let path = Path::new(if path.is_empty() { "index.html" } else { path });

@@ -82,7 +82,7 @@ impl Kernels {
         let (major, minor) = capability;
         let target = target_of(capability, version, driver.has_tensor_maps()).ok_or_else(|| Error::Unavailable {
             what: context.name().to_owned(),
-            reason: format!("it has compute capability {major}.{minor}; kernels are written for {} on", Target::ALL[0]),
+            reason: format!("it has compute capability {major}.{minor}; kernels need {} or later", Target::ALL[0]),
         })?;
         let machine = format!("compute capability {major}.{minor}, CUDA {}", driver.version);
         Ok(Self { context, version, target, machine, folder, compiled: Mutex::default() })
@@ -158,7 +158,10 @@ impl Kernels {
         if needed > self.version {
             return Err(Error::Unavailable {
                 what: format!("the kernel {}", kernel.name()),
-                reason: format!("it needs PTX {needed}, and the driver takes PTX {} ({})", self.version, self.machine),
+                reason: format!(
+                    "it needs PTX {needed}, but the driver supports PTX {} ({}): install a newer driver",
+                    self.version, self.machine
+                ),
             });
         }
         let text = PtxModule::from(kernel.clone()).to_string();
@@ -184,16 +187,16 @@ impl Kernels {
         match FILES.load(&path, &key) {
             Ok(cubin) => match Function::load(&self.context, kernel.clone(), Image::Cubin(&cubin)) {
                 Err(Error::Driver { message, .. }) => {
-                    tracing::warn!("the kernel in {} is made anew: {message}", path.display());
+                    tracing::warn!("the kernel in {} is compiled again: {message}", path.display());
                 }
                 loaded => return loaded,
             },
             Err(Unusable::Missing) => {}
-            Err(why) => tracing::warn!("the kernel in {} is made anew: {why}", path.display()),
+            Err(why) => tracing::warn!("the kernel in {} is compiled again: {why}", path.display()),
         }
         let cubin = compile(&self.context, kernel.name(), text)?;
         if let Err(error) = FILES.save(&path, &key, &cubin) {
-            tracing::warn!("a compiled kernel cannot be kept in {}: {error}", path.display());
+            tracing::warn!("a compiled kernel cannot be saved in {}: {error}", path.display());
         }
         Function::load(&self.context, kernel, Image::Cubin(&cubin))
     }

@@ -10,7 +10,7 @@ mod program;
 mod staging;
 
 pub use open::{CudaDevice, DeviceInfo};
-pub use options::DeviceOptions;
+pub use options::CudaDeviceOptions;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ kiln_device::device_methods!(CudaDevice);
 /// Methods that are asynchronous in the trait block here, because the driver only blocks.
 impl Driver for CudaDevice {
     type Choice = u32;
-    type Options = DeviceOptions;
+    type Options = CudaDeviceOptions;
     type Target = Hardware;
     type Memory = DeviceMemory;
     type Step = Dispatch;
@@ -52,7 +52,7 @@ impl Driver for CudaDevice {
     const MOST_READY_BYTES: u64 = 1 << 30;
     const BEGINS: bool = true;
 
-    async fn open_device(ordinal: &u32, options: &DeviceOptions, _: Waiting) -> Result<Self> {
+    async fn open_device(ordinal: &u32, options: &CudaDeviceOptions, _: Waiting) -> Result<Self> {
         Self::open(*ordinal, options)
     }
 

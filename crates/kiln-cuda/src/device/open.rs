@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kiln_ir::{Error, Result};
 
 use super::kernels::Kernels;
-use super::options::DeviceOptions;
+use super::options::CudaDeviceOptions;
 use super::staging::Staging;
 use crate::driver::DeviceMemory;
 use crate::driver::{Context, CudaVersion, Driver, DriverProblem, Facts, Readings, readings};
@@ -16,14 +16,14 @@ use kiln_device::Shared;
 /// Allocations are multiples of this, so that kernels may access whole vectors.
 const GRANULARITY: u64 = 256;
 
-/// What is known of a device without opening it.
+/// The properties of a device that are known without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its number, in the order of the driver.
     pub ordinal: u32,
-    /// What the driver calls it.
+    /// Its name, from the driver.
     pub name: String,
-    /// What its hardware can do, by NVIDIA's count: 9.0 for Hopper.
+    /// Its compute capability: 9.0 for Hopper.
     pub compute_capability: (u32, u32),
     /// Bytes of its memory.
     pub memory: u64,
@@ -70,21 +70,21 @@ impl CudaDevice {
     /// The version of CUDA that the driver is for.
     ///
     /// # Errors
-    /// Why there is no driver to work with.
+    /// [`DriverProblem`] if no driver can be used.
     pub fn driver_version() -> Result<CudaVersion, DriverProblem> {
         Driver::get().map(|driver| driver.version)
     }
 
-    /// Every device that the driver knows, in its order.
+    /// Every device that the driver reports, in its order.
     ///
     /// # Errors
-    /// Why there is no driver to work with. A device that does not answer is left out, and reported through `tracing`.
+    /// [`DriverProblem`] if no driver can be used. A device that does not answer is excluded, and reported through `tracing`.
     pub fn list() -> Result<Vec<DeviceInfo>, DriverProblem> {
         let driver = Driver::get()?;
         let info = |ordinal| match Context::facts(driver, ordinal) {
             Ok(facts) => Some(DeviceInfo::new(ordinal, facts)),
             Err(error) => {
-                tracing::warn!("device {ordinal} is left out: {error}");
+                tracing::warn!("CUDA device {ordinal} is excluded: {error}");
                 None
             }
         };
@@ -101,20 +101,20 @@ impl CudaDevice {
     /// # Errors
     /// The errors of [`CudaDevice::open`].
     pub fn new() -> Result<Self> {
-        Self::open(0, &DeviceOptions::new())
+        Self::open(0, &CudaDeviceOptions::new())
     }
 
     /// Opens the device with this number, as the options say.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is no driver to work with (the reason is that of a [`DriverProblem`]), no such
-    /// device, or where it is too old; [`Error::Driver`] where the driver refuses.
-    pub fn open(ordinal: u32, options: &DeviceOptions) -> Result<Self> {
+    /// [`Error::Unavailable`] if no driver can be used (the reason is that of a [`DriverProblem`]), or if the device does not
+    /// exist or is too old; [`Error::Driver`] if the driver refuses.
+    pub fn open(ordinal: u32, options: &CudaDeviceOptions) -> Result<Self> {
         let driver = Driver::get().map_err(DriverProblem::into_error)?;
         if ordinal >= driver.devices {
             return Err(Error::Unavailable {
                 what: format!("CUDA device {ordinal}"),
-                reason: format!("there are {}, counted from 0", driver.devices),
+                reason: format!("the driver reports {} devices, numbered from 0", driver.devices),
             });
         }
         let info = DeviceInfo::new(ordinal, Context::facts(driver, ordinal)?);
@@ -130,7 +130,7 @@ impl CudaDevice {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What is known of it.
+    /// The properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
@@ -140,13 +140,13 @@ impl CudaDevice {
         self.inner.hardware.target.name()
     }
 
-    /// Whether products and attention of f16, and products of f32 as [`DeviceOptions::precision`] says, run on tensor
+    /// Whether products and attention of f16, and products of f32 as [`CudaDeviceOptions::precision`] says, run on tensor
     /// cores.
     pub fn has_tensor_cores(&self) -> bool {
         self.inner.hardware.has_tensor_cores()
     }
 
-    /// Bytes of its memory that nobody has taken.
+    /// Bytes of its free memory.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
@@ -154,8 +154,8 @@ impl CudaDevice {
         self.inner.context.free_memory()
     }
 
-    /// Its clocks, temperature, power and utilisation, by NVML, the library that comes with the driver for that; none where
-    /// that is not there.
+    /// Its clocks, temperature, power and utilisation, from NVML, a library that comes with the driver; `None` without that
+    /// library.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
@@ -168,7 +168,7 @@ impl CudaDevice {
         self.inner.kernels.len()
     }
 
-    /// Ends the device, as a fault would: whatever is asked of it from then on is [`Error::DeviceLost`].
+    /// Ends the device, as a fault would: every later call returns [`Error::DeviceLost`].
     pub fn destroy(&self) {
         self.inner.context.abandon("it was destroyed");
     }

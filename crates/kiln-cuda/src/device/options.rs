@@ -7,22 +7,22 @@ use kiln_ir::Precision;
 /// How a device is opened: by default without files and without clocks.
 ///
 /// ```no_run
-/// use kiln_cuda::{CudaDevice, DeviceOptions};
+/// use kiln_cuda::{CudaDevice, CudaDeviceOptions};
 ///
 /// # fn main() -> kiln_ir::Result<()> {
-/// let device = CudaDevice::open(0, &DeviceOptions::new().kernel_folder("/home/me/.cache/kiln"))?;
+/// let device = CudaDevice::open(0, &CudaDeviceOptions::new().kernel_folder("/home/me/.cache/kiln"))?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
-pub struct DeviceOptions {
+pub struct CudaDeviceOptions {
     pub(crate) profile: bool,
     pub(crate) precision: Precision,
     pub(crate) kernel_folder: Option<PathBuf>,
 }
 
-impl DeviceOptions {
+impl CudaDeviceOptions {
     /// The default.
     pub fn new() -> Self {
         Self::default()

@@ -67,17 +67,17 @@ impl Context {
         let mut name = [0u8; 256];
         // SAFETY: it writes at most this many bytes, to a buffer of that size.
         let code = unsafe { (call.cuDeviceGetName)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
-        of("asking for the name", code)?;
+        of("querying the device name", code)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
         let attribute = |attribute: CUdevice_attribute| {
             let mut value = 0;
             // SAFETY: it writes one number, to a valid place.
-            of("asking for an attribute", unsafe { (call.cuDeviceGetAttribute)(&mut value, attribute, device) })?;
+            of("querying an attribute", unsafe { (call.cuDeviceGetAttribute)(&mut value, attribute, device) })?;
             Ok::<u32, Error>(u32::try_from(value).unwrap_or(0))
         };
         let mut memory = 0;
         // SAFETY: as above.
-        of("asking for the memory", unsafe { (call.cuDeviceTotalMem_v2)(&mut memory, device) })?;
+        of("querying the memory size", unsafe { (call.cuDeviceTotalMem_v2)(&mut memory, device) })?;
         use CUdevice_attribute as Attribute;
         Ok(Facts {
             name: String::from_utf8_lossy(name).into_owned(),
@@ -106,7 +106,7 @@ impl Context {
         // From here on dropping it releases the context.
         let mut stream = std::ptr::null_mut();
         // SAFETY: as above.
-        open.run("making a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
+        open.run("creating a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
         open.stream = stream;
         Ok(open)
     }
@@ -174,7 +174,7 @@ impl Context {
             code => code,
         };
         if code != SUCCESS && self.check_alive().is_ok() {
-            tracing::warn!("{what} on {}: {}", self.name, self.driver.message(code));
+            tracing::warn!("{what} failed on {}: {}", self.name, self.driver.message(code));
         }
     }
 
@@ -223,7 +223,7 @@ impl Context {
     pub(crate) fn bus(&self) -> Result<CString> {
         let mut name = [0u8; 32];
         // SAFETY: it writes at most this many bytes, to a buffer of that size.
-        self.run("asking for the place on the bus", |call| unsafe {
+        self.run("querying the bus address", |call| unsafe {
             (call.cuDeviceGetPCIBusId)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, self.device)
         })?;
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
@@ -237,7 +237,7 @@ impl Context {
     pub(crate) fn free_memory(&self) -> Result<u64> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: it writes two numbers, to valid places.
-        self.run("asking for free memory", |call| unsafe { (call.cuMemGetInfo_v2)(&mut free, &mut total) })?;
+        self.run("querying free memory", |call| unsafe { (call.cuMemGetInfo_v2)(&mut free, &mut total) })?;
         Ok(free as u64)
     }
 }
@@ -246,7 +246,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         if !self.stream.is_null() {
             // SAFETY: nothing else uses the stream; work on it is finished first.
-            self.give_back("giving a stream back", |call| unsafe { (call.cuStreamDestroy_v2)(self.stream) });
+            self.give_back("destroying a stream", |call| unsafe { (call.cuStreamDestroy_v2)(self.stream) });
         }
         // SAFETY: the context was retained once, and everything that belongs to it has kept this alive.
         self.give_back("closing the device", |call| unsafe { (call.cuDevicePrimaryCtxRelease_v2)(self.device) });
@@ -257,7 +257,7 @@ fn device(driver: &Driver, ordinal: u32) -> Result<CUdevice> {
     let mut device = 0;
     // SAFETY: it writes one number, to a valid place.
     let code = unsafe { (driver.call.cuDeviceGet)(&mut device, ordinal as c_int) };
-    plain(driver, "asking for a device", &format!("device {ordinal}"), code)?;
+    plain(driver, "querying the device", &format!("device {ordinal}"), code)?;
     Ok(device)
 }
 

@@ -1,4 +1,4 @@
-//! Marks between what is asked of a device.
+//! Events, which mark positions in the work of a device.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Event {
         let flags = if timed { 0 } else { DISABLE_TIMING };
         let mut event = std::ptr::null_mut();
         // SAFETY: it writes one handle, to a valid place.
-        context.run("making a mark", |call| unsafe { (call.cuEventCreate)(&mut event, flags) })?;
+        context.run("creating an event", |call| unsafe { (call.cuEventCreate)(&mut event, flags) })?;
         Ok(Self { context: context.clone(), event })
     }
 
@@ -41,7 +41,7 @@ impl Event {
     pub(crate) fn record(&self) -> Result<()> {
         let stream = self.context.stream();
         // SAFETY: event and stream are of this context.
-        self.context.run("setting a mark", |call| unsafe { (call.cuEventRecord)(self.event, stream) })
+        self.context.run("recording an event", |call| unsafe { (call.cuEventRecord)(self.event, stream) })
     }
 
     /// Waits until it completes; returns at once if it was never recorded.
@@ -50,7 +50,7 @@ impl Event {
     /// The errors of [`Event::new`], and of all earlier work.
     pub(crate) fn wait(&self) -> Result<()> {
         // SAFETY: the event is of this context.
-        self.context.run("waiting for a mark", |call| unsafe { (call.cuEventSynchronize)(self.event) })
+        self.context.run("waiting for an event", |call| unsafe { (call.cuEventSynchronize)(self.event) })
     }
 
     /// Whether it has completed or was never recorded.
@@ -61,7 +61,7 @@ impl Event {
         const NOT_READY: Code = 600;
         let mut past = true;
         // SAFETY: the event is of this context.
-        self.context.run("asking for a mark", |call| match unsafe { (call.cuEventQuery)(self.event) } {
+        self.context.run("querying an event", |call| match unsafe { (call.cuEventQuery)(self.event) } {
             NOT_READY => {
                 past = false;
                 SUCCESS
@@ -78,7 +78,7 @@ impl Event {
     pub(crate) fn nanoseconds_since(&self, earlier: &Self) -> Result<f64> {
         let mut milliseconds = 0f32;
         // SAFETY: it writes one number, to a valid place; both events belong to this context.
-        self.context.run("reading a clock", |call| unsafe {
+        self.context.run("reading the time between events", |call| unsafe {
             (call.cuEventElapsedTime)(&mut milliseconds, earlier.event, self.event)
         })?;
         Ok(f64::from(milliseconds) * 1e6)
@@ -88,6 +88,6 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the handle came from the driver and is destroyed once.
-        self.context.give_back("giving a mark back", |call| unsafe { (call.cuEventDestroy_v2)(self.event) });
+        self.context.give_back("destroying an event", |call| unsafe { (call.cuEventDestroy_v2)(self.event) });
     }
 }

@@ -42,11 +42,11 @@ fn check_reach(contexts: &[Arc<Context>]) -> Result<()> {
         let virtual_memory = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
         let mut has = 0;
         // SAFETY: it writes one number, to a valid place.
-        context.run("asking for virtual memory", |call| unsafe {
+        context.run("querying support of virtual memory", |call| unsafe {
             (call.cuDeviceGetAttribute)(&mut has, virtual_memory, context.device())
         })?;
         if has == 0 {
-            return Err(unavailable(format!("the driver has no virtual memory for {}", named(context))));
+            return Err(unavailable(format!("the driver does not support virtual memory for {}", named(context))));
         }
     }
     for (i, context) in contexts.iter().enumerate() {
@@ -56,13 +56,13 @@ fn check_reach(contexts: &[Arc<Context>]) -> Result<()> {
             }
             let mut reaches = 0;
             // SAFETY: it writes one number, to a valid place.
-            context.run("asking for access between devices", |call| unsafe {
+            context.run("querying access between devices", |call| unsafe {
                 (call.cuDeviceCanAccessPeer)(&mut reaches, context.device(), other.device())
             })?;
             if reaches == 0 {
                 let (first, second) = if i < j { (context, other) } else { (other, context) };
                 return Err(unavailable(format!(
-                    "{} and {} cannot reach each other's memory; devices with NVLink between them, or below one PCIe switch, can",
+                    "{} and {} cannot access each other's memory; devices with NVLink between them, or below one PCIe switch, can",
                     named(first),
                     named(second)
                 )));
@@ -79,14 +79,14 @@ mod tests {
     use super::*;
     use crate::driver::{Begins, CapturedGraph, Function, PinnedMemory};
     use crate::plan::Code;
-    use crate::{CudaDevice, DeviceOptions};
+    use crate::{CudaDevice, CudaDeviceOptions};
 
     /// Devices of the group that tests run on.
     const MOST: u32 = 4;
 
     /// Several devices that reach one another. Without them a test is skipped, and says so.
     fn devices() -> Option<Vec<CudaDevice>> {
-        let open = |ordinal| match CudaDevice::open(ordinal, &DeviceOptions::new()) {
+        let open = |ordinal| match CudaDevice::open(ordinal, &CudaDeviceOptions::new()) {
             Err(Error::Unavailable { .. }) => None,
             opened => Some(opened.unwrap()),
         };

@@ -46,7 +46,7 @@ impl Capture<'_> {
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
         // SAFETY: the stream was created for this and is destroyed once; nothing runs on it.
-        self.context.give_back("giving a stream back", |call| unsafe { (call.cuStreamDestroy_v2)(self.stream) });
+        self.context.give_back("destroying a stream", |call| unsafe { (call.cuStreamDestroy_v2)(self.stream) });
     }
 }
 
@@ -59,7 +59,7 @@ impl CapturedGraph {
         const NON_BLOCKING: u32 = 1;
         let mut stream = std::ptr::null_mut();
         // SAFETY: it writes one handle, to a valid place.
-        context.run_waiting("making a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
+        context.run_waiting("creating a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
         let capture = Capture { context, stream };
         // Calls of other threads do not affect this capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -72,13 +72,13 @@ impl CapturedGraph {
         let mut executable = std::ptr::null_mut();
         let made = recorded.and(ended).and_then(|()| {
             // SAFETY: the driver has just returned the graph; it writes one handle, to a valid place.
-            context.run_waiting("making a graph", |call| unsafe {
+            context.run_waiting("creating a graph", |call| unsafe {
                 (call.cuGraphInstantiateWithFlags)(&mut executable, graph, 0)
             })
         });
         if !graph.is_null() {
             // SAFETY: the handle came from the driver and is destroyed once; the executable does not need it.
-            context.give_back("giving a graph back", |call| unsafe { (call.cuGraphDestroy)(graph) });
+            context.give_back("destroying a graph", |call| unsafe { (call.cuGraphDestroy)(graph) });
         }
         made?;
         Ok(Self { context: context.clone(), executable })
@@ -98,6 +98,6 @@ impl CapturedGraph {
 impl Drop for CapturedGraph {
     fn drop(&mut self) {
         // SAFETY: the handle came from the driver and is destroyed once; the driver waits for running work.
-        self.context.give_back("giving a graph back", |call| unsafe { (call.cuGraphExecDestroy)(self.executable) });
+        self.context.give_back("destroying a graph", |call| unsafe { (call.cuGraphExecDestroy)(self.executable) });
     }
 }

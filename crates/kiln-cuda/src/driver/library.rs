@@ -31,7 +31,7 @@ impl fmt::Display for CudaVersion {
 /// The oldest driver that kiln works with: the first whose graphs are made as kiln makes them.
 pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 11, minor: 4 };
 
-/// Why nothing can run on a GPU of NVIDIA.
+/// The reason why nothing can run on an NVIDIA GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverProblem {
@@ -60,17 +60,17 @@ impl fmt::Display for DriverProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => {
-                f.write_str("no driver of NVIDIA is installed (its library, libcuda or nvcuda, is not found)")
+                f.write_str("the NVIDIA driver is not installed (its library, libcuda or nvcuda, was not found)")
             }
             Self::Lacking { function } => {
-                write!(f, "the driver has no {function}; drivers for CUDA {OLDEST_DRIVER} and later have it")
+                write!(f, "the driver lacks {function}: install a driver for CUDA {OLDEST_DRIVER} or later")
             }
             Self::TooOld { found } => {
-                write!(f, "the driver is for CUDA {found}; kiln needs one for {OLDEST_DRIVER} or later")
+                write!(f, "the driver is for CUDA {found}: install a driver for CUDA {OLDEST_DRIVER} or later")
             }
-            Self::Refused { reason } => write!(f, "the driver does not start: {reason}"),
+            Self::Refused { reason } => write!(f, "the driver fails to initialise: {reason}"),
             Self::NoDevice => {
-                f.write_str("the driver knows of no device (CUDA_VISIBLE_DEVICES hides what it names not)")
+                f.write_str("the driver reports no device (CUDA_VISIBLE_DEVICES hides devices that it does not list)")
             }
         }
     }

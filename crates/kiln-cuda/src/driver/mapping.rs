@@ -15,12 +15,12 @@ use kiln_ir::{Error, Result};
 
 use super::Context;
 
-/// Where memory of a device is.
+/// The location of a device's memory, for the driver.
 fn location(context: &Context) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device() as c_int }
 }
 
-/// What an allocation of a device is: memory that is not exported to other processes.
+/// The properties of an allocation on a device; it is not exported to other processes.
 fn properties(context: &Context) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -40,7 +40,7 @@ pub(super) fn granularity(context: &Context) -> Result<usize> {
     let (properties, minimum) =
         (properties(context), CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     // SAFETY: it reads valid properties and writes one number, to a valid place.
-    context.run("asking for the granularity of memory", |call| unsafe {
+    context.run("querying the granularity of memory", |call| unsafe {
         (call.cuMemGetAllocationGranularity)(&mut granularity, &properties, minimum)
     })?;
     Ok(granularity.max(1))
@@ -65,7 +65,7 @@ impl Mapping {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
     pub(super) fn new(context: &Arc<Context>, users: &[Arc<Context>], bytes: usize) -> Result<Self> {
-        const WHAT: &str = "taking memory for a group";
+        const WHAT: &str = "allocating memory for a group";
         let properties = properties(context);
         let mut handle = 0;
         // SAFETY: it reads valid properties and writes one handle, to a valid place; no flags are defined.
@@ -73,7 +73,7 @@ impl Mapping {
         let out = |error| if let Error::OutOfMemory { .. } = error { Error::OutOfMemory { bytes } } else { error };
         taken.map_err(out)?;
         let (context, users) = (context.clone(), users.to_vec());
-        // From here on dropping it gives back what there is.
+        // From here on dropping it releases what was reserved.
         let mut mapping = Self { context, users, handle, address: 0, is_mapped: false, bytes };
         let mut address = 0;
         let reserving = "reserving addresses";
@@ -124,11 +124,9 @@ impl Drop for Mapping {
         }
         if self.address != 0 {
             // SAFETY: the range was reserved as a whole and is freed once; nothing is mapped there any more.
-            context.give_back("giving addresses back", |call| unsafe {
-                (call.cuMemAddressFree)(self.address, self.bytes)
-            });
+            context.give_back("freeing addresses", |call| unsafe { (call.cuMemAddressFree)(self.address, self.bytes) });
         }
         // SAFETY: the handle came from the driver and is released once.
-        context.give_back("giving memory of a group back", |call| unsafe { (call.cuMemRelease)(self.handle) });
+        context.give_back("freeing memory of a group", |call| unsafe { (call.cuMemRelease)(self.handle) });
     }
 }

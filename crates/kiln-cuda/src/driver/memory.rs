@@ -10,10 +10,11 @@ use kiln_ir::{Error, Result};
 use super::Context;
 use super::mapping::Mapping;
 
-/// Memory of a device. What it holds at first is anything.
+/// Memory of a device. Its initial contents are undefined.
 ///
-/// Whatever reads or writes it runs on the one stream of its context, in the order in which it was asked for. So it can be
-/// used anew while work that uses it is still to come. Memory that is mapped for several devices is used by the streams of all.
+/// All work that reads or writes it runs on the one stream of its context, in the order of submission. So it can be
+/// reused while earlier work that uses it is still pending. Memory that is mapped for several devices is used by the
+/// streams of all of them.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,
@@ -51,7 +52,8 @@ impl DeviceMemory {
         let size = usize::try_from(bytes).map_err(|_| out())?;
         let mut pointer = 0;
         // SAFETY: it writes one address, to a valid place.
-        let taken = context.run_waiting("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
+        let taken =
+            context.run_waiting("allocating memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out() } else { error })?;
         Ok(Self { context: context.clone(), pointer, bytes, origin: Origin::Allocated })
     }
@@ -78,7 +80,7 @@ impl Drop for DeviceMemory {
         match self.origin {
             Origin::Allocated => {
                 // SAFETY: the address came from the driver and is freed once; the driver waits for work that uses it.
-                self.context.give_back("giving memory back", |call| unsafe { (call.cuMemFree_v2)(self.pointer) });
+                self.context.give_back("freeing memory", |call| unsafe { (call.cuMemFree_v2)(self.pointer) });
             }
             Origin::Mapped(_) => {}
         }
@@ -154,7 +156,7 @@ impl PinnedMemory {
         const SEEN_BY_DEVICES: u32 = 2;
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: it writes one address, to a valid place.
-        let taken = context.run_waiting("taking memory of the host", |call| unsafe {
+        let taken = context.run_waiting("allocating pinned memory", |call| unsafe {
             (call.cuMemHostAlloc)(&mut pointer, bytes, SEEN_BY_DEVICES)
         });
         let out = Error::OutOfMemory { bytes };
@@ -162,7 +164,7 @@ impl PinnedMemory {
         let pointer = NonNull::new(pointer.cast()).ok_or(out)?;
         let mut memory = Self { context: context.clone(), pointer, seen_at: 0, bytes };
         // SAFETY: it writes one address, to a valid place; the memory was just allocated as visible to devices.
-        context.run("finding memory of the host", |call| unsafe {
+        context.run("mapping pinned memory", |call| unsafe {
             (call.cuMemHostGetDevicePointer_v2)(&mut memory.seen_at, pointer.as_ptr().cast(), 0)
         })?;
         Ok(memory)
@@ -230,9 +232,8 @@ impl Drop for PinnedMemory {
         // The device may still access it.
         self.context.drain();
         // SAFETY: the address came from the driver and is freed once.
-        self.context.give_back("giving memory of the host back", |call| unsafe {
-            (call.cuMemFreeHost)(self.pointer.as_ptr().cast())
-        });
+        self.context
+            .give_back("freeing pinned memory", |call| unsafe { (call.cuMemFreeHost)(self.pointer.as_ptr().cast()) });
     }
 }
 
@@ -240,6 +241,6 @@ fn misfit(context: &Context, what: &str, here: u64, there: u64) -> Error {
     Error::Driver {
         what: what.into(),
         device: context.name().to_owned(),
-        message: format!("{here} bytes on one side, {there} on the other, or memory of another device"),
+        message: format!("the sides have {here} and {there} bytes, or one side is memory of another device"),
     }
 }

@@ -103,7 +103,7 @@ pub(crate) fn compile(context: &Context, name: &str, text: &str) -> Result<Vec<u
     // SAFETY: the code belongs to the linker, which is alive until the next call.
     let code = linked.map(|()| unsafe { std::slice::from_raw_parts(cubin.cast::<u8>(), size) }.to_vec());
     // SAFETY: the handle came from the driver and is destroyed once.
-    context.give_back("giving a linker back", |call| unsafe { (call.cuLinkDestroy)(state) });
+    context.give_back("destroying a linker", |call| unsafe { (call.cuLinkDestroy)(state) });
     let info = Logs::text(&logs.info);
     if !info.is_empty() {
         tracing::debug!("{what}: {info}");
@@ -121,7 +121,7 @@ struct Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: the handle came from the driver and is unloaded once.
-        self.context.give_back("giving a module back", |call| unsafe { (call.cuModuleUnload)(self.module) });
+        self.context.give_back("unloading a module", |call| unsafe { (call.cuModuleUnload)(self.module) });
     }
 }
 
@@ -234,9 +234,8 @@ impl Function {
         };
         let mut clusters = 0;
         // SAFETY: it writes one number, to a valid place, and reads a configuration whose attribute outlives the call.
-        context.run("asking for the occupancy", |_| unsafe {
-            max_active_clusters(&mut clusters, self.function, &config)
-        })?;
+        context
+            .run("querying the occupancy", |_| unsafe { max_active_clusters(&mut clusters, self.function, &config) })?;
         let clusters = u32::try_from(clusters).unwrap_or(0);
         Ok(Some(clusters.saturating_mul(cluster)).filter(|&most| most > 0))
     }
@@ -260,7 +259,7 @@ impl Function {
         let shared = self.kernel.dynamic_shared_bytes() as usize;
         let mut blocks = 0;
         // SAFETY: it writes one number, to a valid place.
-        self.module.context.run("asking for the occupancy", |call| unsafe {
+        self.module.context.run("querying the occupancy", |call| unsafe {
             (call.cuOccupancyMaxActiveBlocksPerMultiprocessor)(&mut blocks, self.function, threads, shared)
         })?;
         Ok(u32::try_from(blocks).unwrap_or(0))
@@ -290,15 +289,15 @@ impl Function {
         };
         if !launch.fits(&self.kernel) {
             let (given, taken) = (&launch.arguments, self.kernel.parameters());
-            return Err(refused(format!("{given:?} given where {taken:?} are taken")));
+            return Err(refused(format!("the arguments are {given:?}, the kernel's parameters {taken:?}")));
         }
         if launch.grid.contains(&0) {
             return Ok(());
         }
         let find = |number: usize| {
-            let buffer = buffers.get(number).ok_or_else(|| refused(format!("no buffer {number} is given")))?;
+            let buffer = buffers.get(number).ok_or_else(|| refused(format!("buffer {number} is missing")))?;
             if !buffer.is_open_to(context) || !buffer.address().is_multiple_of(16) {
-                return Err(refused(format!("buffer {number} is of another device or begins within a vector")));
+                return Err(refused(format!("buffer {number} is of another device or not aligned to 16 bytes")));
             }
             Ok(buffer)
         };
@@ -310,7 +309,7 @@ impl Function {
                 Argument::U32(value) => Passed::Word((*value).into()),
                 Argument::F32(value) => Passed::Word(value.to_bits().into()),
                 Argument::Tensor(map) => Passed::Tensor(encode(context, map, find(map.buffer)?)?),
-                other => return Err(refused(format!("{other:?} is not known here"))),
+                other => return Err(refused(format!("the argument {other:?} is not supported"))),
             });
         }
         let mut arguments: Vec<*mut c_void> = values.iter_mut().map(Passed::address).collect();
@@ -357,6 +356,6 @@ fn terminated(context: &Context, what: &str, text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::Driver {
         what: what.to_owned(),
         device: context.name().to_owned(),
-        message: "a text holds a zero".into(),
+        message: "the text contains a zero byte".into(),
     })
 }

@@ -20,17 +20,17 @@ pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> R
     const WHAT: &str = "describing a tensor";
     let refused = |message: String| Error::Driver { what: WHAT.to_owned(), device: context.name().to_owned(), message };
     let encode = context.encode_tiled().ok_or_else(|| {
-        refused("the driver has no cuTensorMapEncodeTiled; drivers for CUDA 12.0 and later have it".into())
+        refused("the driver lacks cuTensorMapEncodeTiled: install a driver for CUDA 12.0 or later".into())
     })?;
     let element = match map.element {
         PtxType::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         PtxType::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         PtxType::F32 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        other => return Err(refused(format!("no tensors of {other:?}"))),
+        other => return Err(refused(format!("elements must be F16, Bf16 or F32, not {other:?}"))),
     };
     let (needed, there) = (bytes(map), buffer.bytes());
     if needed.is_none_or(|needed| needed > there) {
-        return Err(refused(format!("{map:?} does not lie within {there} bytes")));
+        return Err(refused(format!("{map:?} exceeds its buffer of {there} bytes")));
     }
     let swizzle = match map.swizzles {
         true => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,

@@ -1,6 +1,6 @@
-//! How kernels on GPUs read the inputs of element-wise chains.
+//! Access patterns of kernels on GPUs for the inputs of element-wise chains.
 
-/// How an element-wise kernel that computes four neighbouring elements at a time reads an input.
+/// The access pattern for an input of an element-wise kernel that computes four neighbouring elements at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fetch {
     /// Element by element.
@@ -14,7 +14,7 @@ pub enum Fetch {
 }
 
 impl Fetch {
-    /// For an input of `len` elements when `n` of them are read.
+    /// The pattern for an input of `len` elements when `n` elements are read.
     pub fn of(len: usize, n: usize) -> Self {
         match len {
             _ if len == n => Self::Whole,

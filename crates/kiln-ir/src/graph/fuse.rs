@@ -3,7 +3,7 @@ use super::{Graph, TensorId};
 use crate::op::{Cost, ElementwiseKind, Op, QuantMatmul, RmsNorm, total_bytes};
 use crate::{DType, Error, QuantFormat, Result, Shape};
 
-/// How large a fused step may become; a backend with few bindings asks for less.
+/// Limits of fused steps; a backend with few bindings lowers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FusionLimits {
     /// Tensors read from memory.
@@ -14,13 +14,13 @@ pub struct FusionLimits {
     pub instructions: usize,
     /// Whether a product with quantised weights takes the tensor that is added to its result as a third operand.
     pub addends: bool,
-    /// Which products with quantised weights normalise their rows themselves.
+    /// The products with quantised weights that normalise their rows themselves; `None` if every norm is a separate step.
     pub norms: Option<NormLimits>,
-    /// Rows, at most, of two products with quantised weights of one format that are one step with the gate that takes both, such as
-    /// [`Elementwise::swiglu`](crate::op::Elementwise::swiglu); 0 for no such steps.
+    /// Maximum number of rows of two products with quantised weights of one format that are one step with the gate that takes both, such as
+    /// [`Elementwise::swiglu`](crate::op::Elementwise::swiglu); 0 keeps gates separate.
     pub gates: usize,
-    /// Steps of one operation that read nothing of one another and are placed side by side, at most: a round of the schedule, which a
-    /// backend may run as one launch.
+    /// Maximum number of steps of a round of the schedule: adjacent, independent steps of one operation, which a backend may run as one
+    /// launch.
     pub round: usize,
     /// Whether products with quantised weights of different formats may be in one round.
     pub mixed_formats: bool,
@@ -46,17 +46,17 @@ impl Default for FusionLimits {
     }
 }
 
-/// Products whose rows are the result of [`RmsNorm`] and that compute it in the same step. Where every reader of a norm is such a
-/// product, the norm is no step.
+/// The products that compute the [`RmsNorm`] of their rows in the same step. If all readers of a norm are such products, the norm is
+/// not a separate step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NormLimits {
-    /// Few rows, at most these: each product computes the norm again.
+    /// Maximum number of rows that count as few: each product computes the norm again.
     pub rows: usize,
     /// The formats of the weights for few rows.
     pub formats: &'static [QuantFormat],
-    /// Many rows, these or more.
+    /// Minimum number of rows that count as many.
     pub many: usize,
-    /// The formats of the weights for many rows, each with a number of elements of a row, which has a multiple of them.
+    /// The formats of the weights for many rows, each with a number that the elements of a row must be a multiple of.
     pub multiples: &'static [(QuantFormat, usize)],
 }
 
@@ -69,7 +69,7 @@ impl NormLimits {
     }
 }
 
-/// Where a fused instruction takes an operand from.
+/// The source of an operand of a fused instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The `i`-th tensor that the step reads.
@@ -92,12 +92,12 @@ pub struct Instruction {
 /// Element-wise functions applied one after another to each element, in one pass over memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fused {
-    /// The shape of the first result; the others have as many elements, which stand in the same order. An input has as many,
-    /// or repeats along the outer dimensions.
+    /// The shape of the first result; the others have as many elements, in the same order. An input has as many, or repeats along
+    /// the outer dimensions.
     pub shape: Shape,
     /// Tensors read.
     pub inputs: Vec<TensorId>,
-    /// What is done to an element, in order.
+    /// The functions that are applied to each element, in order.
     pub instructions: Vec<Instruction>,
     /// Tensors written, and the instruction whose result each one is.
     pub outputs: Vec<(TensorId, usize)>,
@@ -433,7 +433,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// What the groups of a round have in common: the operation of a group that is a single node and not element-wise, and the
+    /// The property that the groups of a round share: the operation of a group that is a single node and not element-wise, and the
     /// norm that it includes. If a round may have products with weights of several formats, all of them count as the first format.
     fn single(&self, group: usize) -> Option<(Op, Option<RmsNorm>)> {
         let &[node] = &self.members[group][..] else { return None };
@@ -507,14 +507,14 @@ impl Fused {
         Some(fused)
     }
 
-    /// Whether the step can run: a graph makes no others, but the fields are open.
+    /// Checks that the step can run. Steps of a graph always can, but the fields are public.
     ///
     /// # Errors
     /// [`Error::Arity`] when an instruction has another number of operands than its function, [`Error::Parameter`] when an
     /// operand or a tensor written does not exist at that point, or a result is written twice.
     pub fn check(&self) -> Result<()> {
         const OP: &str = "fused chain";
-        let absent = |what: String| Err(Error::Parameter { op: OP, reason: format!("{what} is not there") });
+        let absent = |what: String| Err(Error::Parameter { op: OP, reason: format!("{what} does not exist") });
         for (at, instruction) in self.instructions.iter().enumerate() {
             let (expected, found) = (instruction.kind.arity(), instruction.operands.len());
             if expected != found {

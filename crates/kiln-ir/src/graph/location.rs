@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use super::{Graph, Schedule, TensorId};
 use crate::{Error, Result};
 
-/// The memory that a tensor of a schedule lies in.
+/// The memory of a tensor of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Location {
     /// The memory of an input, provided from outside.

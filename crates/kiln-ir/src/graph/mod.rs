@@ -1,4 +1,4 @@
-//! The recorded graph: what a batch holds before it runs, and the schedule that it is turned into.
+//! The graph that a batch records, and the schedule that runs it.
 //!
 //! [`Graph`] records operations and checks shapes. [`Graph::schedule`] simplifies what was recorded, for the results
 //! that are wanted: nodes that compute the same thing are shared, nodes that nobody needs are dropped, element-wise
@@ -52,9 +52,9 @@ impl TensorId {
 pub struct Node {
     /// The operation.
     pub op: Op,
-    /// What it reads.
+    /// The tensors that it reads.
     pub inputs: Vec<TensorId>,
-    /// What it writes.
+    /// The tensors that it writes.
     pub outputs: Vec<TensorId>,
 }
 
@@ -108,7 +108,7 @@ impl Graph {
         self.states.of(id)
     }
 
-    /// How many writes to states are recorded. Every execution runs them all, so a schedule is of one such number.
+    /// Number of recorded writes to states. Every execution runs all of them, so a schedule is valid for one such number.
     pub fn writes(&self) -> usize {
         self.states.writes()
     }
@@ -146,7 +146,7 @@ impl Graph {
     /// The work of every node as recorded, one after the other.
     ///
     /// # Errors
-    /// As the shape rules of the operations.
+    /// The errors of the operations' shape rules.
     pub fn cost(&self) -> Result<Cost> {
         self.nodes.iter().try_fold(Cost::default(), |sum, node| {
             let types = node.inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
@@ -154,7 +154,7 @@ impl Graph {
         })
     }
 
-    /// Results that no node reads, but for states as they were before they were written to.
+    /// Results that no node reads, except for superseded versions of states.
     pub fn leaves(&self) -> Vec<TensorId> {
         let read: HashSet<TensorId> = self.nodes.iter().flat_map(|node| node.inputs.iter().copied()).collect();
         let results = self.nodes.iter().flat_map(|node| node.outputs.iter().copied());

@@ -8,24 +8,24 @@ use super::{Graph, TensorId};
 use crate::Result;
 use crate::op::Op;
 
-/// Steps in an order in which they can run, and the memory for what passes between them.
+/// Steps in an order in which they can run, and the memory for their intermediate results.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// The steps.
     pub steps: Vec<Step>,
-    /// How many steps each round has, in their order. Steps of a round read nothing of one another, and none writes memory that another
-    /// one reads or writes.
+    /// Number of steps of each round, in their order. Steps of a round are independent: no step reads or writes memory that another one
+    /// writes.
     pub rounds: Vec<usize>,
     /// Memory for intermediate results.
     pub slots: Vec<Slot>,
-    /// Where each tensor of the graph is, in the order of their indices.
+    /// The location of each tensor of the graph, in the order of their indices.
     memory: Vec<InMemory>,
     /// For each wanted result, in the order they were asked for, the tensor that holds its value. Its memory is that of
     /// [`Schedule::root`].
     pub results: Vec<TensorId>,
 }
 
-/// Where the elements of a tensor are.
+/// The location of the elements of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct InMemory {
     /// The tensor whose memory this is: another one for results of reshapes that steps read or that are wanted, and for
@@ -36,7 +36,7 @@ struct InMemory {
 }
 
 impl Schedule {
-    /// Where a tensor is; `None` for one of another graph.
+    /// The location of a tensor; `None` for a tensor of another graph.
     fn in_memory(&self, id: TensorId) -> Option<InMemory> {
         self.memory.get(id.index()).filter(|at| at.root.graph == id.graph).copied()
     }
@@ -47,7 +47,7 @@ impl Schedule {
         self.in_memory(id)?.slot
     }
 
-    /// The tensor whose memory a tensor is: itself, but for the result of a reshape, which has other extents and the same
+    /// The tensor whose memory a tensor uses: itself, except for the result of a reshape, which has other extents and the same
     /// elements, and for a later version of a state.
     pub fn root(&self, id: TensorId) -> TensorId {
         self.in_memory(id).map_or(id, |at| at.root)

@@ -2,7 +2,7 @@ use super::TensorId;
 use super::fuse::Fused;
 use crate::op::{Elementwise, Op, RmsNorm};
 
-/// One thing that a backend runs.
+/// A step that a backend runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// An operation.

@@ -1,6 +1,6 @@
 //! Layouts of elements in memory: views with strides, their partition into tiles, and reductions tile by tile.
 //!
-//! For programs that describe memory of their own, and for those that come from trueno, whose names these are. kiln-wgpu runs
+//! For programs that describe memory of their own, and for users of trueno, which has the same names. kiln-wgpu runs
 //! the tiled reductions on a GPU and is tested against those here. Operations take contiguous tensors.
 
 mod partition;

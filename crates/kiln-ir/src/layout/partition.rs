@@ -30,7 +30,10 @@ impl<T> PartitionView<T> {
     /// [`Error::View`] when an extent is zero, [`Error::Overflow`] when the elements of a tile cannot be counted.
     pub fn new(tensor: TensorView<T>, tile_shape: [usize; 4]) -> Result<Self> {
         if tile_shape.contains(&0) {
-            return Err(Error::View { what: "partition", reason: format!("tiles of {tile_shape:?} hold nothing") });
+            return Err(Error::View {
+                what: "partition",
+                reason: format!("tiles of {tile_shape:?} are empty; use extents of 1 or more"),
+            });
         }
         if tile_shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_none() {
             return Err(Error::Overflow { what: "tile", extents: tile_shape.to_vec() });
@@ -45,7 +48,7 @@ impl<T> PartitionView<T> {
     pub fn new_power_of_two(tensor: TensorView<T>, tile_log2: [usize; 4]) -> Result<Self> {
         let extent = |log2: usize| u32::try_from(log2).ok().and_then(|log2| 1usize.checked_shl(log2));
         let [Some(a), Some(b), Some(c), Some(d)] = tile_log2.map(extent) else {
-            let reason = format!("two to the power of one of {tile_log2:?} is not an extent");
+            let reason = format!("2 to the power of one of {tile_log2:?} is too large for an extent");
             return Err(Error::View { what: "partition", reason });
         };
         Self::new(tensor, [a, b, c, d])
@@ -69,7 +72,7 @@ impl<T> PartitionView<T> {
         &self.tile_shape
     }
 
-    /// Number of tiles along each dimension; none along an extent of zero.
+    /// Number of tiles along each dimension; 0 along an extent of zero.
     pub fn tile_count(&self) -> [usize; 4] {
         std::array::from_fn(|d| self.tensor.shape()[d].div_ceil(self.tile_shape[d]))
     }

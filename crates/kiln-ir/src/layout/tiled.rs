@@ -9,7 +9,7 @@ use crate::{Error, PartitionView, Result, TensorView};
 /// Rows and columns of a tile.
 pub const TILE_SIZE: usize = 16;
 
-/// An operation that a reduction applies again and again.
+/// The operation of a reduction.
 pub trait ReduceOp {
     /// The neutral element: `combine(identity, x)` is `x`.
     fn identity() -> f32;

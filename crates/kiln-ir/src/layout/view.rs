@@ -1,4 +1,4 @@
-//! Views: where the elements of a tensor are in memory.
+//! Views: the positions of a tensor's elements in memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -51,10 +51,10 @@ impl Step {
     }
 }
 
-/// Extents, strides and an offset: which element of a buffer of `T` belongs to an index. It holds no data.
+/// Extents, strides and an offset, which map an index to an element of a buffer of `T`. It holds no data.
 ///
-/// Dimensions beyond [`TensorView::ndim`] have extent 1. Views only ever come to exist with every index inside of the
-/// address space.
+/// Dimensions beyond [`TensorView::ndim`] have extent 1. Every index of a view is inside of the address
+/// space.
 pub struct TensorView<T> {
     shape: [usize; 4],
     steps: [Step; 4],
@@ -177,7 +177,7 @@ impl<T> TensorView<T> {
         self.shape.iter().product()
     }
 
-    /// Whether there is no element.
+    /// Whether the view has no elements.
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
     }
@@ -229,7 +229,7 @@ impl<T> TensorView<T> {
     pub fn slice_dim(&self, dim: usize, range: Range<usize>) -> Result<Self> {
         let refuse = |reason: String| Err(Error::View { what: "slice", reason });
         let Some(&extent) = self.shape.get(dim) else {
-            return refuse(format!("there is no dimension {dim}"));
+            return refuse(format!("dimension {dim} does not exist; the dimensions are 0..4"));
         };
         if range.start > range.end || range.end > extent {
             return refuse(format!("{range:?} of dimension {dim} is not inside of 0..{extent}"));
@@ -255,7 +255,10 @@ impl<T> TensorView<T> {
     /// [`Error::View`] when there is no such dimension.
     pub fn transpose(&self, dim0: usize, dim1: usize) -> Result<Self> {
         if dim0.max(dim1) >= 4 {
-            return Err(Error::View { what: "transpose", reason: format!("there is no dimension {}", dim0.max(dim1)) });
+            return Err(Error::View {
+                what: "transpose",
+                reason: format!("dimension {} does not exist; the dimensions are 0..4", dim0.max(dim1)),
+            });
         }
         let mut view = *self;
         view.shape.swap(dim0, dim1);
@@ -271,14 +274,14 @@ impl<T> TensorView<T> {
     /// that a tiled layout cuts.
     pub fn slice_step(&self, dim: usize, range: Range<usize>, step: usize) -> Result<Self> {
         if step == 0 {
-            return Err(Error::Parameter { op: "slice", reason: "the step is 0; it is at least 1".into() });
+            return Err(Error::Parameter { op: "slice", reason: "the step is 0; it must be at least 1".into() });
         }
         let mut view = self.slice_dim(dim, range)?;
         if step == 1 {
             return Ok(view);
         }
         if view.steps[dim].tile != usize::MAX {
-            let reason = format!("dimension {dim} is cut into tiles, which a step of {step} would not follow");
+            let reason = format!("dimension {dim} is cut into tiles, so its step must be 1, not {step}");
             return Err(Error::View { what: "slice", reason });
         }
         view.shape[dim] = view.shape[dim].div_ceil(step);
@@ -295,7 +298,7 @@ impl<T> TensorView<T> {
     /// [`Error::Parameter`] when the axes are not each of `0..4` once.
     pub fn permute(&self, axes: [usize; 4]) -> Result<Self> {
         if !(0..4).all(|axis| axes.contains(&axis)) {
-            let reason = format!("{axes:?} is not a permutation; each of 0..4 is taken once");
+            let reason = format!("{axes:?} is not a permutation; each of 0..4 must occur once");
             return Err(Error::Parameter { op: "permute", reason });
         }
         let mut view = *self;

@@ -18,7 +18,7 @@ macro_rules! elementwise_as_futures {
     })*) => {
         $(
             $(#[doc = $doc])*
-            #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Operations::", stringify!($name), "`].")]
+            #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nThe errors of [`Operations::", stringify!($name), "`].")]
             async fn $name(&self, $($x: &[f32],)* $($p: f32),*) -> Result<Vec<f32>> {
                 let mut out = zeros([$($x.len()),*][0])?;
                 let op = Elementwise::$name($($p),*).into();
@@ -38,7 +38,7 @@ macro_rules! reductions_as_futures {
             $(#[doc = $doc])*
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($whole), "`].")]
+            #[doc = concat!("The errors of [`Operations::", stringify!($whole), "`].")]
             async fn $whole(&self, x: &[f32]) -> Result<$result> {
                 let mut out = [$result::default()];
                 let op = Reduce::all(Reduction::$variant).into();
@@ -51,7 +51,7 @@ macro_rules! reductions_as_futures {
             /// Along dimension `axis` of a row-major tensor with extents `dims`; the dimension vanishes.
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($axis), "`].")]
+            #[doc = concat!("The errors of [`Operations::", stringify!($axis), "`].")]
             async fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$result>> {
                 collect(self, &Reduce::along(Reduction::$variant, axis).into(), &[Operand::f32(x, dims)?]).await
             }
@@ -118,7 +118,7 @@ async fn collect_pair<T: Element, U: Element>(
     Ok((first, second))
 }
 
-/// The methods of [`Operations`] that return what they compute, as futures: for what cannot wait, as a page cannot.
+/// The methods of [`Operations`] that return what they compute, as futures: for callers that must not block, such as web pages.
 ///
 /// A backend implements [`AsyncOperations::run_into_async`]; the methods come from the same tables as those of
 /// [`Operations`], with the same names, arguments and errors.

@@ -137,7 +137,7 @@ macro_rules! operations {
                 into: scatter_into, slices: (table: &[f32], columns: usize, indices: &[u32], source: &[f32]),
                 operands: [rows("scatter", table, columns)?, Operand::elements(indices, &[indices.len()])?,
                           Operand::f32(source, &[indices.len(), columns])?],
-                errors: "[`Error::Shape`] when `table` is not whole rows, [`Error::Length`] when `source` has not a row for each \
+                errors: "[`Error::Shape`] when `table` is not whole rows, [`Error::Length`] when `source` lacks a row for an \
                          index, [`Error::Index`] when an index is outside of the table.",
             }
 
@@ -204,7 +204,7 @@ macro_rules! operations {
                 operands: [Operand::f32(x, x_dims)?, Operand::f32(weights, weights_dims)?,
                           Operand::elements(indices, indices_dims)?],
                 errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when they do not fit one \
-                         another, [`Error::Index`] for the first index that is no expert's.",
+                         another, [`Error::Index`] for the first index without an expert.",
             }
 
             /// The transpose of a row-major `rows * columns` matrix.

@@ -83,7 +83,7 @@ pub enum Elements {
     Any,
 }
 
-/// How an operation is made of its parameters.
+/// The constructor of an operation from its parameters.
 #[derive(Debug, Clone, Copy)]
 enum Make {
     Elementwise(ElementwiseKind),
@@ -98,13 +98,13 @@ pub struct Signature {
     pub name: &'static str,
     /// The row of README's table.
     pub group: Group,
-    /// What README adds to the name; may be empty.
+    /// The note that README adds to the name; may be empty.
     pub note: &'static str,
     /// The definition of an element-wise function; empty for others.
     pub formula: &'static str,
     /// The names of the operands; optional ones are among the parameters.
     pub operands: &'static [&'static str],
-    /// Whether it takes any number of operands, and not just the one that is named.
+    /// Whether it takes any number of operands, instead of only the one that is named.
     pub variadic: bool,
     /// The parameters.
     pub params: &'static [Field],

@@ -218,8 +218,8 @@ fn collect_pair<T: Element, U: Element>(
 /// The operations as methods on slices, which are tensors in row-major order.
 ///
 /// A backend implements [`Operations::run_into`]; the methods come from the tables of the operations. Every operation has
-/// a form that writes into slices of the caller (`_into`) and one that returns a `Vec`. All of them check what they are
-/// given and say what does not fit; a result that the machine has no room for is [`Error::OutOfMemory`].
+/// a form that writes into slices of the caller (`_into`) and one that returns a `Vec`. All of them check their
+/// arguments and report what does not fit; a result that memory has no room for is [`Error::OutOfMemory`].
 ///
 /// The methods named `quick_` are fast paths for backends whose kernels take less time than building operands and checking
 /// shapes. Each returns whether it handled the call.

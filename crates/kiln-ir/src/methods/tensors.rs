@@ -18,7 +18,7 @@ macro_rules! elementwise_on_tensors {
     })*) => {
         $(
             $(#[doc = $doc])*
-            #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Record::record_all`].")]
+            #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nThe errors of [`Record::record_all`].")]
             fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: f32),*) -> Result<Self::Tensor> {
                 self.record(Elementwise::$name($($p),*), &[$($x.borrow().clone()),*])
             }

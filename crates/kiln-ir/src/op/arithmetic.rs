@@ -2,7 +2,7 @@ use super::{Bound, Contract, Operation, Outputs};
 use crate::named::words;
 use crate::{DType, Error, Result, TensorType};
 
-/// What is computed of two integers.
+/// A function of two integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IntegerFunction {
     /// Sum, which wraps around.

@@ -52,7 +52,7 @@ pub fn check(op: &Op, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result
     check_elements(op, inputs.get(usize::from(op.updates())..).unwrap_or(&[]))
 }
 
-/// Whether operands have their elements: [`Operand::of_type`] makes some without.
+/// Checks that operands have their elements, which those of [`Operand::of_type`] lack.
 #[inline]
 fn check_elements(op: &Op, inputs: &[Operand<'_>]) -> Result<()> {
     match inputs.iter().find(|input| !input.has_elements()) {
@@ -89,7 +89,7 @@ fn with_types<R>(inputs: &[Operand<'_>], see: impl FnOnce(&[TensorType]) -> R) -
     see(types)
 }
 
-/// An operation and its operands, checked once: what decides where it runs and what runs it need not check them again.
+/// An operation and its operands, checked once, so that the code that places it and the code that runs it need not check them again.
 #[derive(Debug)]
 pub struct Call<'a> {
     op: &'a Op,
@@ -165,7 +165,7 @@ impl<'a> OwnedCall<'a> {
     }
 }
 
-/// Whether results of these types fit `outputs`; `op` names what asks in errors.
+/// Checks that results of these types fit `outputs`; errors name `op`.
 ///
 /// # Errors
 /// [`Error::Arity`], [`Error::Type`], [`Error::Length`].

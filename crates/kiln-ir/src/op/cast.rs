@@ -28,7 +28,7 @@ impl Operation for Cast {
         match (x.dtype, self.to) {
             (DType::Blocks(_), _) => Err(Error::Type { op: "cast", index: 0, expected: DType::F32, found: x.dtype }),
             (_, DType::Blocks(_)) => {
-                let reason = format!("{} is no type of single elements; blocks are made by `quantize`", self.to);
+                let reason = format!("{} is not a type of single elements; use `quantize` for blocks", self.to);
                 Err(Error::Parameter { op: "cast", reason })
             }
             (_, to) => Ok(TensorType { dtype: to, shape: x.shape }.into()),

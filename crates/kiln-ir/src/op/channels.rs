@@ -80,7 +80,7 @@ impl Operation for GroupNorm {
         let outputs = infer(op, self.eps, inputs, &["gamma", "beta"])?;
         let channels = inputs[1].shape.numel();
         if self.groups == 0 || !channels.is_multiple_of(self.groups) {
-            let reason = format!("{channels} channels do not make {} groups of as many each", self.groups);
+            let reason = format!("{channels} channels cannot be divided evenly into {} groups", self.groups);
             return Err(Error::Parameter { op, reason });
         }
         Ok(outputs)

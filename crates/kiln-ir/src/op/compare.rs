@@ -2,7 +2,7 @@ use super::{Bound, Contract, Operation, Outputs};
 use crate::named::words;
 use crate::{DType, Error, Kind, Result, Shape, TensorType};
 
-/// How two elements are compared.
+/// A comparison of two elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {
     /// Equal.

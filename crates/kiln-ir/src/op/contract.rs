@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// How far a result may be from what exact arithmetic gives. `u` is 2^-24, the unit roundoff of f32.
+/// The maximum error of a result relative to exact arithmetic. `u` is 2^-24, the unit roundoff of f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// The correctly rounded result, bit for bit. Any NaN matches a NaN. If both signs of a zero result are exact, the
@@ -31,6 +31,6 @@ impl fmt::Display for Bound {
 pub struct Contract {
     /// The error bound.
     pub bound: Bound,
-    /// What NaN, infinities, -0, denormals and empty inputs give, in words, for docs/numerics.md.
+    /// The results for NaN, infinities, -0, denormals and empty inputs, in words, for docs/numerics.md.
     pub special: &'static str,
 }

@@ -197,7 +197,7 @@ impl Convolve2d {
         let (out_h, top) = along(h, kh, stride.0, dilation.0, rows)?;
         let (out_w, left) = along(w, kw, stride.1, dilation.1, columns)?;
         if kernel.rank() == 3 && (out_h, top) != (1, 0) {
-            let reason = format!("{:?} pads the rows of {input}, which is a signal and has none", self.padding);
+            let reason = format!("{:?} adds rows to {input}, a signal; pad it only left and right", self.padding);
             return Err(Error::Parameter { op: OP, reason });
         }
         let taken = |k: usize, dilation: usize| if k == 1 { 1 } else { dilation };

@@ -15,8 +15,8 @@ use crate::{DType, Error, Result, Shape, TensorType};
 /// with these options, whose kernel is `[c_out, c_in / groups, kh, kw]` with `c_out` the channels of the input here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConvolveTranspose2d {
-    /// What is cut off: the rows and columns of [`Padding::Sides`], nothing for [`Padding::Valid`], and for [`Padding::Same`] what
-    /// leaves `extent * stride` results, half of it before the others, the odd one behind them.
+    /// The results that are cut off: the rows and columns of [`Padding::Sides`], nothing for [`Padding::Valid`], and for
+    /// [`Padding::Same`] those beyond `extent * stride`, half of them at the beginning, the odd one at the end.
     pub padding: Padding,
     /// Steps between the results that neighbouring pixels are added to, down and across.
     pub stride: (usize, usize),
@@ -24,7 +24,7 @@ pub struct ConvolveTranspose2d {
     pub dilation: (usize, usize),
     /// Groups of channels. They divide the channels of the image.
     pub groups: usize,
-    /// Rows and columns behind the last ones: less than stride or dilation, and none with [`Padding::Same`].
+    /// Rows and columns after the last ones: less than stride or dilation, and 0 with [`Padding::Same`].
     pub output_padding: (usize, usize),
 }
 
@@ -76,7 +76,7 @@ pub struct ConvolveTransposeExtents {
     pub groups: usize,
 }
 
-/// Which elements of the kernel reach a result along one dimension.
+/// The elements of the kernel that reach a result along one dimension.
 ///
 /// With `q` the number of the result, counted from before the padding, element `p` reaches it from pixel `(q - p dilation) / stride`,
 /// if that is whole and a pixel. No element does unless `common` divides `q`; otherwise every `elements`th does, from
@@ -108,19 +108,19 @@ impl Reaching {
         Self { common, elements, pixels: dilation / common, inverse }
     }
 
-    /// The most elements of a kernel of `k` that reach a result.
+    /// Maximum number of elements of a kernel of `k` that reach a result.
     pub fn most(&self, k: usize) -> usize {
         k.div_ceil(self.elements)
     }
 }
 
 impl ConvolveTransposeExtents {
-    /// Which elements of the kernel reach a result, down and across.
+    /// The elements of the kernel that reach a result, down and across.
     pub fn reaching(&self) -> [Reaching; 2] {
         [(self.stride.0, self.dilation.0), (self.stride.1, self.dilation.1)].map(|(s, d)| Reaching::new(s, d))
     }
 
-    /// Products of a result, at most.
+    /// Maximum number of products of a result.
     pub fn terms(&self) -> usize {
         let [down, across] = self.reaching();
         self.c_in / self.groups * down.most(self.kh) * across.most(self.kw)

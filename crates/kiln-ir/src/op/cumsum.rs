@@ -1,7 +1,7 @@
 use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, Result, TensorType};
 
-/// Sums of all elements up to each along a dimension, itself included.
+/// Prefix sums along a dimension: each includes its own element.
 ///
 /// The result is f32 of floats, and of the type of the operand of i32 and u32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,7 +11,7 @@ use crate::{DataMut, Error, Operand, Result, TensorType};
 /// The maximum number of parameters of a custom operation.
 const MAX_PARAMS: usize = 4;
 
-/// An operation that a program defines: what kiln has to know of it, and the kernels that there are.
+/// An operation that a program defines: its properties and its kernels.
 ///
 /// Implement it for a type without state and name a `static` of that type in [`Custom::new`]. The operation is then recorded
 /// into graphs like any other. It runs where it has a kernel: on the CPU by [`CustomOperation::cpu`], on GPUs by
@@ -111,7 +111,7 @@ impl Custom {
         run(&self.params.map(Param::get)[..usize::from(self.count)])
     }
 
-    /// What distinguishes operations: the type, and the address of the value unless the type has no size.
+    /// The identity of an operation: the type, and the address of the value unless the type has no size.
     fn identity(&self) -> (std::any::TypeId, *const ()) {
         let address: *const dyn CustomOperation = self.operation;
         let alike = size_of_val(self.operation) == 0;

@@ -260,7 +260,7 @@ macro_rules! define {
         bound: $bound:ident $(($units:literal))?, formula: $formula:literal, special: $special:literal, exact: $exact:expr
         $(, magnitude: $magnitude:expr)?,
     })*) => {
-        /// Which element-wise function.
+        /// An element-wise function.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ElementwiseKind {
             $($(#[doc = $doc])* #[doc = concat!("\n\n`", $formula, "`")] $variant,)*
@@ -383,7 +383,7 @@ pub struct Elementwise {
 }
 
 impl Elementwise {
-    /// Which function.
+    /// The function.
     pub fn kind(&self) -> ElementwiseKind {
         self.kind
     }

@@ -16,7 +16,7 @@ pub struct ExpertExtents {
     pub rows: usize,
     /// Experts that are chosen for each row of x.
     pub used: usize,
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
     /// Columns of x and of the weights.
     pub k: usize,
@@ -30,7 +30,7 @@ impl ExpertExtents {
         self.rows * self.used
     }
 
-    /// How products share what is read of an expert.
+    /// The tiles of the products, which share reads of the weights of an expert.
     pub fn tiles(&self) -> ExpertTiles {
         // With fewer products than experts most experts have at most one.
         match self.products() <= self.experts.max(ExpertTiles::ALONE) {
@@ -40,24 +40,23 @@ impl ExpertExtents {
     }
 }
 
-/// How the products of `matmul_by_expert` are put in tiles: a tile has one product, or several of one expert, which are brought
-/// together first.
+/// The tiles of the products of `matmul_by_expert`: a tile has one product, or several of one expert, which are gathered first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertTiles {
-    /// Products of a tile at most: 1 or [`ExpertTiles::TALL`].
+    /// Maximum number of products of a tile: 1 or [`ExpertTiles::TALL`].
     pub rows: usize,
-    /// How many tiles there are. Of several products a tile, an expert may have one that is not full.
+    /// Number of tiles. If tiles have several products, one tile of each expert may not be full.
     pub count: usize,
 }
 
 impl ExpertTiles {
-    /// Products of a tile that has several.
+    /// Number of products of a tile that has several.
     pub const TALL: usize = 8;
 
     /// Maximum number of products for which each product is a tile of its own, whatever the number of experts.
     const ALONE: usize = 4;
 
-    /// Whether products are brought together.
+    /// Whether products are gathered by expert.
     pub fn are_grouped(&self) -> bool {
         self.rows > 1
     }
@@ -88,10 +87,11 @@ impl MatmulByExpert {
         Ok(ExpertExtents { rows: outer.iter().product(), used, experts, k, n })
     }
 
-    /// That every index is that of an expert.
+    /// Checks that every index is that of an expert.
     ///
     /// # Errors
     /// [`Error::Index`] for the first that is not.
+    #[doc(hidden)] // for the crates that execute operations
     pub fn check(&self, indices: &[u32], experts: usize) -> Result<()> {
         super::scatter::check_indices(self.name(), indices, experts)
     }

@@ -10,10 +10,11 @@ use crate::{DType, Error, Kind, Result, Shape, TensorType};
 pub struct Gather;
 
 impl Gather {
-    /// That every index points into a table of `rows` rows.
+    /// Checks that every index points into a table of `rows` rows.
     ///
     /// # Errors
     /// [`Error::Index`] for the first that does not.
+    #[doc(hidden)] // for the crates that execute operations
     pub fn check(&self, indices: &[u32], rows: usize) -> Result<()> {
         super::scatter::check_indices(self.name(), indices, rows)
     }

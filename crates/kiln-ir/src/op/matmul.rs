@@ -109,7 +109,7 @@ impl Matmul {
         Ok(MatmulExtents { batch, shared_a, shared_b, m, k: ka, n })
     }
 
-    /// Which matrices of two operands of these shapes, that [`Matmul::extents`] accepts, each product multiplies.
+    /// The matrices that each product multiplies, for two operands of shapes that [`Matmul::extents`] accepts.
     pub fn pairs(&self, a: &Shape, b: &Shape) -> MatmulPairs {
         let outer = |shape: &Shape| shape.dims()[..shape.rank().saturating_sub(2)].to_vec();
         let (a, b) = (outer(a), outer(b));
@@ -125,8 +125,8 @@ impl Matmul {
         pairs
     }
 
-    /// For kernels that take a stack of as many matrices as there are products, or one matrix for all of them: how the stacks
-    /// of A and of B are made that long where they are neither.
+    /// The copies that repeat the stacks of A and of B to as many matrices as there are products, for kernels that take either a stack
+    /// of that length or one matrix for all products. `None` for a stack that is one of these already.
     ///
     /// # Errors
     /// The errors of [`Matmul::extents`]; [`Error::Overflow`] where such a stack cannot be addressed.

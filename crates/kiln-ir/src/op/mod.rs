@@ -1,4 +1,4 @@
-//! The operations: each defined once, with all that is not the kernel.
+//! The operations: each defined once, with everything except its kernels.
 //!
 //! A family is a file. An operation is a small `Copy` struct of its parameters that implements [`Operation`], and one
 //! row in the list below; element-wise operations are rows of [`elementwise_table!`](crate::elementwise_table) instead.
@@ -38,9 +38,13 @@ mod write_rows;
 
 pub use arithmetic::{Arithmetic, IntegerFunction};
 pub use attention::{Attention, AttentionExtents, AttentionOperands, Sight};
-pub use call::{Call, OwnedCall, Types, check, check_outputs, types_of, widened};
+pub use call::{Call, OwnedCall, Types};
+#[doc(hidden)] // for the crates that execute operations
+pub use call::{check, check_outputs, types_of, widened};
 pub use cast::Cast;
-pub use channels::{BatchNorm, GroupNorm, channels_of};
+#[doc(hidden)]
+pub use channels::channels_of;
+pub use channels::{BatchNorm, GroupNorm};
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
 pub(crate) use conv::Ends;
@@ -54,13 +58,16 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use experts::{ExpertExtents, ExpertTiles, MatmulByExpert};
 pub use gather::Gather;
-pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
+#[doc(hidden)]
+pub use matmul::product_bound_of;
+pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec};
 pub use norm::{LayerNorm, RmsNorm};
 pub use pooling::{Pool2d, PoolExtents, Pooling};
 pub use quant::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
 pub use resize::{Resize2d, ResizeCoordinates, ResizeExtents, ResizeMode, Sampling};
 pub use rope::{Rope, RopeOperands, RopeStyle};
+#[doc(hidden)]
 pub use rows::rows_of;
 pub use scatter::{IndexAdd, Scatter};
 pub use shape::{AllReduce, BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
@@ -404,12 +411,12 @@ operations! { $
 }
 
 impl Op {
-    /// The field's name of it, in snake case.
+    /// The conventional name, in snake case.
     pub fn name(&self) -> &'static str {
         for_operation!(self, op => op.name())
     }
 
-    /// What it computes.
+    /// The formula of its result.
     pub fn formula(&self) -> &'static str {
         for_operation!(self, op => op.formula())
     }
@@ -460,7 +467,7 @@ impl Op {
         })
     }
 
-    /// How far a result may be from the reference, and what special values give.
+    /// The error bound relative to the reference, and the results of special values.
     pub fn contract(&self) -> Contract {
         for_operation!(self, op => op.contract())
     }
@@ -483,7 +490,7 @@ impl Op {
         Ok(for_operation!(self, op => op.worst(inputs)))
     }
 
-    /// What exact arithmetic gives, one entry for each result.
+    /// The results of exact arithmetic, one entry for each result.
     ///
     /// # Errors
     /// The errors of [`Operation::infer`].

@@ -1,7 +1,7 @@
 use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, Result, Shape, TensorType};
 
-/// What a window of an image becomes.
+/// The function that reduces a window of an image to one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pooling {
     /// The maximum of the window.
@@ -13,7 +13,7 @@ pub enum Pooling {
 /// Pooling of an image `[h, w]`, `[c, h, w]` or `[n, c, h, w]`: one result for each window that lies inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pool2d {
-    /// What a window becomes.
+    /// The function that reduces a window.
     pub pooling: Pooling,
     /// Rows and columns of a window.
     pub window: (usize, usize),

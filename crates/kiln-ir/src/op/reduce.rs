@@ -111,7 +111,7 @@ macro_rules! define {
         identity: $identity:expr, formula: $formula:literal, flops: $flops:literal, bound: |$terms:ident| $bound:expr,
         special: $special:literal, exact: |$x:ident, $n:ident| $exact:expr,
     })*) => {
-        /// Which reduction.
+        /// A reduction.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Reduction {
             $($(#[doc = $doc])* #[doc = concat!("\n\n`", $formula, "`")] $variant,)*
@@ -231,7 +231,7 @@ impl Reduction {
 /// A reduction over all elements, or along one axis, which vanishes from the shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reduce {
-    /// Which reduction.
+    /// The reduction.
     pub reduction: Reduction,
     /// The dimension to reduce; all of them when `None`.
     pub axis: Option<usize>,
@@ -251,7 +251,7 @@ impl Reduce {
     /// The extents outside of, along and inside of what is reduced.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the axis is not there.
+    /// [`Error::Shape`] when the operand lacks the axis.
     pub fn extents(&self, shape: &Shape) -> Result<(usize, usize, usize)> {
         match self.axis {
             None => Ok((1, shape.numel(), 1)),
@@ -282,10 +282,10 @@ impl Operation for Reduce {
         }
         let (_, along, _) = self.extents(&input)?;
         if along == 0 {
-            return Err(Error::Shape { op, reason: format!("no element of {input} to point at") });
+            return Err(Error::Shape { op, reason: format!("{input} has no elements, so no index can be returned") });
         }
         if u32::try_from(along).is_err() {
-            return Err(Error::Shape { op, reason: format!("{along} positions do not fit the u32 of an index") });
+            return Err(Error::Shape { op, reason: format!("{along} positions are too many for indices of u32") });
         }
         Ok(TensorType::u32(shape).into())
     }

@@ -5,7 +5,7 @@ use crate::{Buffer, DType, Data, Error, Kind, Operand, Result, Shape, TensorType
 
 pub mod hard;
 
-/// What exact arithmetic gives for one result.
+/// The exact elements of one result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expected {
     /// Values, each with the magnitude that [`Bound::Magnitude`] is relative to.
@@ -127,7 +127,7 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// How close a result came: the worst error in the unit of the bound.
+/// The accuracy of a result: the worst error in the unit of the bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Accuracy {
     /// Worst error: ULP for [`Bound::Ulp`] and [`Bound::Exact`], `u` times the magnitude for [`Bound::Magnitude`].

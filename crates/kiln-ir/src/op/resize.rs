@@ -2,11 +2,11 @@ use super::{Bound, Contract, Operation, Outputs};
 use crate::named::{options, words};
 use crate::{DType, Error, Result, Shape, TensorType};
 
-/// What a pixel of a resized image is made of.
+/// The interpolation of a resized image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResizeMode {
-    /// The nearest pixel. Of [`ResizeCoordinates::Asymmetric`] that is the one at or before the coordinate, of the others the one that
-    /// the coordinate rounds to, up where it lies halfway.
+    /// The nearest pixel: with [`ResizeCoordinates::Asymmetric`] the one at or before the coordinate, with the others the one that the
+    /// coordinate rounds to, and the next one if it is halfway.
     Nearest,
     /// The four pixels around it, weighted by how near they are.
     Bilinear,
@@ -27,10 +27,10 @@ impl ResizeMode {
 
 words!(ResizeMode);
 
-/// Where in an image of `n` pixels along a dimension result `j` of `m` lies.
+/// The coordinate of result `j` of `m` in an image of `n` pixels along a dimension.
 ///
 /// The ratio of `n` and `m` is that of the extents, and is exact: no coordinate is rounded before it is taken apart into a pixel and a
-/// fraction. PyTorch and ONNX round it to f32 first, so that coordinates which are whole may come out just below in them.
+/// fraction. PyTorch and ONNX round coordinates to f32 first, so that their whole coordinates may be slightly too small.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ResizeCoordinates {
     /// `(j + 1/2) n / m - 1/2`: the image keeps its edges. With [`ResizeMode::Bilinear`] this is `align_corners=False` of PyTorch; with
@@ -45,7 +45,7 @@ pub enum ResizeCoordinates {
 }
 
 impl ResizeCoordinates {
-    /// Every way.
+    /// Every kind of coordinates.
     pub const ALL: &[Self] = &[Self::HalfPixel, Self::AlignCorners, Self::Asymmetric];
 
     /// Its name.
@@ -65,9 +65,9 @@ words!(ResizeCoordinates);
 /// Coordinates before the first pixel or beyond the last one count as these. A pixel whose weight is zero is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resize2d {
-    /// What a pixel of the result is made of.
+    /// The interpolation of a pixel of the result.
     pub mode: ResizeMode,
-    /// Where in the image it lies.
+    /// The coordinates of the pixels of the result in the image.
     pub coordinates: ResizeCoordinates,
     /// Rows and columns of the result.
     pub size: (usize, usize),
@@ -91,9 +91,9 @@ options!(
 pub struct ResizeExtents {
     /// Images times channels.
     pub planes: usize,
-    /// What rows of the result read.
+    /// The rows of the image that rows of the result read.
     pub down: Sampling,
-    /// What columns of the result read.
+    /// The columns of the image that columns of the result read.
     pub across: Sampling,
 }
 
@@ -107,11 +107,11 @@ pub struct Sampling {
     pub pixels: usize,
     /// Pixels of the result.
     pub results: usize,
-    /// How far a result lies behind the one before it.
+    /// The distance from one result to the next.
     pub step: usize,
-    /// Where the first result lies.
+    /// The coordinate of the first result.
     pub start: isize,
-    /// What both are divided by.
+    /// The divisor of both.
     pub over: usize,
 }
 
@@ -196,7 +196,7 @@ impl Resize2d {
             return Err(Error::Parameter { op: OP, reason: format!("the size {:?} must be at least 1", self.size) });
         }
         let [outer @ .., h, w] = input.dims() else {
-            let reason = format!("{input} is no image, which has rows and columns: [.., h, w]");
+            let reason = format!("{input} is not an image with rows and columns, [.., h, w]");
             return Err(Error::Shape { op: OP, reason });
         };
         if *h == 0 || *w == 0 {

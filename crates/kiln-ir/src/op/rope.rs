@@ -2,7 +2,7 @@ use super::{Bound, Contract, Operation, Outputs, Param};
 use crate::named::options;
 use crate::{DType, Error, Result, TensorType};
 
-/// Which elements of a row are rotated together.
+/// The pairs of elements of a row that are rotated together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RopeStyle {
     /// Pairs element `i` with element `i + d/2`: GPT-NeoX, the Llama of Hugging Face, Qwen.
@@ -16,22 +16,22 @@ pub enum RopeStyle {
 /// position: pair `i` of the row at position `p` by `p θ^(-2i/n) / fᵢ`, n of its elements being rotated.
 ///
 /// Operands: `x`; then, where there are any, the positions of the rows, `[s]` of u32, and the factors `f` that divide the angles,
-/// `[n/2]` of floats, as they come with long contexts (Llama 3.1, LongRoPE, YaRN).
+/// `[n/2]` of floats, which models with long contexts have (Llama 3.1, LongRoPE, YaRN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rope {
     /// The base of the frequencies; 10 000 in most models.
     pub theta: Param,
-    /// Which elements form a pair.
+    /// The elements that form a pair.
     pub style: RopeStyle,
-    /// Position of the first row; where positions are an operand, what is added to each of them (modulo 2³²).
+    /// Position of the first row; if positions are an operand, the number that is added to each of them (modulo 2³²).
     pub position: usize,
-    /// How many elements of a row are rotated, from the first on; the others stay as they are. `None` rotates all.
+    /// Number of elements of a row that are rotated, from the first on; the others are unchanged. `None` rotates all.
     pub rotated: Option<usize>,
-    /// What sines and cosines are multiplied by: the magnitude of YaRN, 1 in most models.
+    /// The factor of sines and cosines: the magnitude of YaRN, 1 in most models.
     pub magnitude: Param,
 }
 
-/// Which operands of a [`Rope`] are beside x.
+/// The positions of the optional operands of a [`Rope`], which follow x.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RopeOperands {
     /// The positions of rows.
@@ -68,7 +68,7 @@ options!(
 );
 
 impl Rope {
-    /// Positions end here. An angle in f64 is exact to `position * 2^-52`, so that below this bound the error of the
+    /// The end of all positions. An angle in f64 is exact to `position * 2^-52`, so that below this bound the error of the
     /// angle stays under an eighth of the rounding of f32.
     pub const POSITIONS: usize = 1 << 24;
 
@@ -82,12 +82,12 @@ impl Rope {
         f64::from(self.theta.get()).powf(-2.0 * i as f64 / self.rotated.unwrap_or(d) as f64)
     }
 
-    /// A factor as what divides an angle: NaN for what is no positive normal number.
+    /// The divisor of an angle for this factor: NaN unless the factor is a positive normal number.
     pub fn divisor(factor: f32) -> f64 {
         if factor.is_normal() && factor > 0.0 { factor.into() } else { f64::NAN }
     }
 
-    /// Which operands are beside x, of those that [`Operation::infer`] accepts: positions are u32, factors floats.
+    /// The operands that follow x, of inputs that [`Operation::infer`] accepts: positions are u32, factors floats.
     pub fn operands(inputs: &[TensorType]) -> RopeOperands {
         match inputs {
             [_, positions] if positions.dtype == DType::U32 => RopeOperands { positions: Some(1), factors: None },
@@ -129,7 +129,7 @@ impl Operation for Rope {
             return Err(Error::Shape { op, reason: format!("{shape} has no rows of positions") });
         };
         if !d.is_multiple_of(2) {
-            return Err(Error::Shape { op, reason: format!("rows of {shape} do not split into pairs") });
+            return Err(Error::Shape { op, reason: format!("rows of {shape} have an odd length, not pairs") });
         }
         if let Some(rotated) = self.rotated.filter(|&rotated| rotated > d || !rotated.is_multiple_of(2)) {
             let reason =
@@ -147,7 +147,7 @@ impl Operation for Rope {
             if let Some(found) = index.map(|index| inputs[index].shape).filter(|found| found.dims() != [extent]) {
                 return Err(Error::Shape {
                     op,
-                    reason: format!("{what} {found} are not [{extent}], as {shape} asks for"),
+                    reason: format!("{what} {found} are not [{extent}], which {shape} needs"),
                 });
             }
         }

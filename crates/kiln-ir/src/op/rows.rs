@@ -1,4 +1,4 @@
-//! What operations on rows share: the view of a slice as rows, their cost, and their reference and test inputs.
+//! Shared parts of operations on rows: the view of a slice as rows, the cost, the reference and the test inputs.
 
 use crate::{Error, Result, Shape, TensorType};
 

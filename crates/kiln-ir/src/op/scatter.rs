@@ -49,20 +49,22 @@ fn infer(op: &'static str, inputs: &[TensorType], dtype: impl Fn(DType, DType) -
 }
 
 impl Scatter {
-    /// That every index points into a table of `rows` rows.
+    /// Checks that every index points into a table of `rows` rows.
     ///
     /// # Errors
     /// [`Error::Index`] for the first that does not.
+    #[doc(hidden)] // for the crates that execute operations
     pub fn check(&self, indices: &[u32], rows: usize) -> Result<()> {
         check_indices(self.name(), indices, rows)
     }
 }
 
 impl IndexAdd {
-    /// That every index points into a table of `rows` rows.
+    /// Checks that every index points into a table of `rows` rows.
     ///
     /// # Errors
     /// [`Error::Index`] for the first that does not.
+    #[doc(hidden)] // for the crates that execute operations
     pub fn check(&self, indices: &[u32], rows: usize) -> Result<()> {
         check_indices(self.name(), indices, rows)
     }

@@ -1,14 +1,14 @@
 use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, Kind, Result, TensorType};
 
-/// The elements along a dimension in order, and where each was.
+/// The elements along a dimension in order, with their indices.
 ///
 /// The operand has elements of any type but blocks. Results: the elements, of the same type, and their indices, u32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sort {
     /// The dimension.
     pub axis: usize,
-    /// Whether the greatest come first.
+    /// Whether the greatest elements come first.
     pub descending: bool,
 }
 
@@ -41,7 +41,7 @@ impl Operation for Sort {
         }
         let [_, n, _] = self.extents(x)?;
         if u32::try_from(n).is_err() {
-            return Err(Error::Shape { op, reason: format!("{n} positions do not fit the u32 of an index") });
+            return Err(Error::Shape { op, reason: format!("{n} positions are too many for indices of u32") });
         }
         Ok(Outputs::pair(*x, TensorType::u32(x.shape)))
     }

@@ -1,12 +1,12 @@
 use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, Result, Shape, TensorType};
 
-/// The k greatest elements of every row, greatest first, and where in the row they stood.
+/// The k greatest elements of every row, greatest first, with their indices in the row.
 ///
 /// Rows are along the last dimension. Results: values `[.., k]` (f32) and indices `[.., k]` (u32).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TopK {
-    /// How many: at most the length of a row.
+    /// Number of elements to select, at most the length of a row.
     pub k: usize,
 }
 
@@ -27,10 +27,10 @@ impl Operation for TopK {
             return Err(Error::Shape { op, reason: "a scalar has no rows".into() });
         };
         if self.k > *last {
-            return Err(Error::Parameter { op, reason: format!("k = {} is more than the {last} of a row", self.k) });
+            return Err(Error::Parameter { op, reason: format!("k = {} exceeds a row of {last} elements", self.k) });
         }
         if u32::try_from(*last).is_err() {
-            return Err(Error::Shape { op, reason: format!("{last} positions do not fit the u32 of an index") });
+            return Err(Error::Shape { op, reason: format!("{last} positions are too many for indices of u32") });
         }
         let dims: Vec<usize> = outer.iter().copied().chain([self.k]).collect();
         let shape = Shape::new(&dims)?;

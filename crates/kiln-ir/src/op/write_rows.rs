@@ -64,10 +64,11 @@ impl WriteRows {
         Ok(WriteExtents { outer: matrices, sharing, n: *n, s: *s, d: *d })
     }
 
-    /// That every position is one of `n` rows, or is skipped.
+    /// Checks that every position is one of `n` rows, or is skipped.
     ///
     /// # Errors
     /// [`Error::Index`] for the first that is not.
+    #[doc(hidden)] // for the crates that execute operations
     pub fn check(&self, positions: &[u32], n: usize) -> Result<()> {
         match positions.iter().position(|&p| p != Self::SKIPPED && p as usize >= n) {
             None => Ok(()),

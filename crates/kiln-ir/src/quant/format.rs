@@ -1,6 +1,6 @@
-//! What each format is: its names, the lengths of its blocks, and what their integers and scales mean.
+//! The properties of each format: its names, the lengths of its blocks, and the meaning of their integers and scales.
 
-/// What a format is: a row of the table of formats.
+/// The properties of a format: a row of the table of formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The name that GGUF tools use.
@@ -17,7 +17,7 @@ pub struct Layout {
     pub group: usize,
     /// The number that an integer encodes.
     pub values: Values,
-    /// How the scales of groups are stored.
+    /// The storage of the scales of groups.
     pub scales: Scales,
 }
 
@@ -32,7 +32,7 @@ pub enum Values {
     Book(&'static [i8; 16]),
 }
 
-/// How the scales of groups are stored.
+/// The storage of the scales of groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
     /// The block is one group. Its scale is the f16 at byte `unit`; the f16 at `minimum`, if present, is added.
@@ -172,7 +172,7 @@ macro_rules! variants {
             /// Every format.
             pub const ALL: [Self; [$($id),+].len()] = [$(Self::$variant),+];
 
-            /// What the format is.
+            /// The properties of the format.
             pub const fn layout(self) -> &'static Layout {
                 match self {
                     $(Self::$variant => &Layout {

@@ -1,6 +1,6 @@
 //! Quantised block formats with the layouts of GGUF files.
 //!
-//! A format is a row of the table in `format.rs`, which says what it is, and a file with [`QuantFormat::decode`] (the exact meaning of
+//! A format is a row of the table in `format.rs`, which has its properties, and a file with [`QuantFormat::decode`] (the exact meaning of
 //! the bytes) and [`QuantFormat::encode`] (the quantiser). Both are plain f32 arithmetic in a fixed order, multiply then add,
 //! without a branch that depends on the machine: compiled for any instruction set they give the same bits, which is what makes
 //! the bytes of a quantised tensor a contract.
@@ -80,7 +80,7 @@ macro_rules! codecs {
             /// [`QuantFormat::unpack_as`] for a format that is known only when the program runs. It is not inlined.
             ///
             /// # Errors
-            /// The same.
+            /// The errors of [`QuantFormat::unpack_as`].
             pub fn unpack(self, blocks: &[u8], q: &mut [i8], scales: &mut [f32], minima: &mut [f32]) -> Result<()> {
                 match self {
                     $(Self::$variant => {
@@ -128,9 +128,9 @@ impl QuantFormat {
         bytes.ok_or_else(|| Error::Overflow { what: "quantised blocks", extents: vec![n] })
     }
 
-    /// The number of blocks among these whose scale or minimum is the greatest f16, 65504: the quantiser writes it where elements are
-    /// beyond what the format can express, and they come back smaller than they were. Formats whose scale is a power of two hold every
-    /// f32, and have none.
+    /// The number of blocks among these whose scale or minimum is the greatest f16, 65504: the quantiser writes it if elements are beyond
+    /// the range of the format, and they decode to smaller values than they had. It is 0 for formats whose scale is a power of two, which
+    /// hold every f32.
     pub fn saturated_blocks(self, blocks: &[u8]) -> usize {
         let layout = self.layout();
         let greatest = |block: &[u8], at: Option<usize>| {

@@ -9,7 +9,7 @@ pub struct Unpacked<const LEN: usize, const GROUPS: usize> {
     pub q: [i8; LEN],
     /// The scale of each group.
     pub scales: [f32; GROUPS],
-    /// What is taken from the elements of each group.
+    /// The minimum that is subtracted from the elements of each group.
     pub minima: [f32; GROUPS],
 }
 

@@ -155,7 +155,7 @@ impl<'c> Pattern<'c> {
                     "{key} has {name:?}: names of modules, or their ends, are supported, and no other regular expressions"
                 ));
             }
-            let number = value.as_f64().ok_or_else(|| format!("{key} gives {name:?} {value}, which is no number"))?;
+            let number = value.as_f64().ok_or_else(|| format!("{key} gives {name:?} the value {value}, a number is expected"))?;
             Ok((&**name, number))
         });
         Ok(Self(entries.collect::<Result<_, _>>()?))

@@ -40,7 +40,7 @@ const MOST_OUTPUT: usize = 1 << 20;
 pub(crate) struct Templates(Vec<(String, String)>);
 
 impl Templates {
-    /// The templates in the metadata of a GGUF file; many files have none.
+    /// The templates in the metadata of a GGUF file; empty for the many files without templates.
     ///
     /// # Errors
     /// [`Error::File`] if a template is not a string.

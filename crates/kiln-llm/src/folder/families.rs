@@ -14,7 +14,7 @@ pub(super) enum Windows {
     Switched,
     /// With `use_sliding_window` every layer, with the file's number of keys or else this one.
     SwitchedAll(u32),
-    /// The layers that `layer_types` names, or else all except each n-th; n, and the window if the file has none.
+    /// The layers that `layer_types` names, or else all except each n-th; n, and the default of the window.
     Pattern(usize, u32),
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Mixture {
     None,
     /// All layers have experts, whose weights are normalised.
     Mixtral,
-    /// Some layers may have none, experts have their own extent, and a key states whether weights are normalised.
+    /// Some layers may be without experts, experts have their own extent, and a key states whether weights are normalised.
     Qwen3,
     /// All layers have experts, which may be quantised in MXFP4, with a clamped activation.
     GptOss,

@@ -33,7 +33,7 @@ pub(crate) fn is_on_cpu(model: &Model<'_>, plan: Option<&MemoryPlan>) -> bool {
     plan.parts.iter().all(|part| gpus.iter().all(|gpu| gpu.name != part.place))
 }
 
-/// Whether an engine has a GPU: without one there is nothing to decide.
+/// Whether an engine has a GPU: without one every layer runs on the CPU.
 fn has_gpus(model: &Model<'_>) -> bool {
     model.engine.places().iter().any(is_gpu)
 }

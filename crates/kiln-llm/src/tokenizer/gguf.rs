@@ -28,7 +28,7 @@ fn strings<'a>(key: &'static str, array: Array<'a>) -> Result<Vec<&'a [u8]>> {
     Ok(strings.collect())
 }
 
-/// The kinds of tokens; all are normal if the file has none.
+/// The kinds of tokens; all are normal if the file does not have the key.
 fn kinds(metadata: Metadata<'_>, tokens: usize) -> Result<Vec<TokenKind>> {
     let Some(numbers) = metadata.find::<Vec<i64>>(KINDS)? else { return Ok(vec![TokenKind::Normal; tokens]) };
     let kind = |(id, number): (usize, &i64)| {

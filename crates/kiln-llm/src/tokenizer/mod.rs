@@ -225,7 +225,7 @@ impl Tokenizer {
         text + decoder.finish()
     }
 
-    /// Turns tokens into text as they come.
+    /// Returns a decoder, which turns tokens into text as they arrive.
     pub fn decoder(&self) -> Decoder<'_> {
         Decoder::new(self)
     }

@@ -104,8 +104,8 @@ impl Form {
 ///
 /// # Pairs
 ///
-/// A fence and a flag take longer than a small sum: the fence waits until the stores have come to the other device and their
-/// acknowledgements back. The narrow form has neither. It stores each element in a pair with the epoch, of 64 bits, and polls the pairs
+/// A fence and a flag take longer than a small sum: the fence waits until the other device has received and acknowledged
+/// the stores. The narrow form has neither. It stores each element in a pair with the epoch, of 64 bits, and polls the pairs
 /// of the other devices until their epochs are this one. An access of 64 bits is one access of PTX's memory model, so an element
 /// arrives with its epoch. A vector of two such accesses is not, and need not be: each of the pairs has its own epoch.
 ///

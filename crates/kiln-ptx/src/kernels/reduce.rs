@@ -245,7 +245,7 @@ pub struct ReducePlan {
 /// 32 bits count.
 pub fn plan(reduction: Reduction, [outer, along, inner]: [usize; 3], target: Target) -> Result<ReducePlan> {
     if reduction.gives_index() && along == 0 {
-        return Err(Error::Shape { op: reduction.name(), reason: "no element to point at".into() });
+        return Err(Error::Shape { op: reduction.name(), reason: "an empty dimension has no position".into() });
     }
     let (bytes, counts) = state(reduction);
     let mut plan = ReducePlan { steps: Vec::new(), scratch: [0; 2] };

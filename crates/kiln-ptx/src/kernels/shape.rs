@@ -46,7 +46,7 @@ impl StridedCopy {
         let n = extent("units of a copy", plan.len(), MOST)?;
         let [from, to] = plan.first();
         let mut arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(n)];
-        arguments.extend([word("a place that is read", from)?, word("a place that is written", to)?]);
+        arguments.extend([word("the first offset read", from)?, word("the first offset written", to)?]);
         // Innermost first; the kernel for a single unit has one dimension too.
         for d in 0..self.rank as usize {
             let dim = plan.dims().iter().rev().nth(d);

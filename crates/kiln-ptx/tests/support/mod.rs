@@ -18,7 +18,7 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Which cases run: with `KILN_SAMPLE=n` every n-th of those that take the interpreter long, and all others.
+/// The selection of cases: with `KILN_SAMPLE=n` every n-th of those that take the interpreter long, and all others.
 pub(crate) struct Sample {
     /// The number in the variable, at least 1.
     pub(crate) n: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// As the environment says.
+    /// Reads `KILN_SAMPLE`; 1 if it is unset.
     pub(crate) fn new() -> Self {
         let n = std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
         Self { n, large: 0 }

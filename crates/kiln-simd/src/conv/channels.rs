@@ -5,7 +5,7 @@
 //! row is the flat plane from some offset on, so nothing is unrolled or packed: the register tile loads the rows through
 //! a table of offsets. Flat rows run over the right edge, which costs `kw - 1` useless columns of every row of results.
 //!
-//! Where vectors divide a row well enough, tiles keep to the rows instead and compute nothing in vain.
+//! If vectors divide a row well enough, tiles cover single rows instead and compute no useless columns.
 //!
 //! Rows of results are blocked so that the frame under a block stays in the second-level cache, sums so that the pixels
 //! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix

@@ -92,7 +92,8 @@ impl Simd {
             }
         }
         if kernels.isa() != self.isa() {
-            let reason = format!("the kernels were packed for {}, not for {}", kernels.isa(), self.isa());
+            let reason =
+                format!("the kernels were packed for {}, not for {}: pack them again", kernels.isa(), self.isa());
             return Err(Error::Parameter { op: OP, reason });
         }
         if out.is_empty() || e.c_in == 0 {
@@ -106,7 +107,7 @@ impl Simd {
         let stride = bounded(&e, op.stride);
         let held = (x.len() / e.batch + shape.numel() + out.len() / e.batch) as u128;
         if pixels::frame_len(&e, stride) > FAR * held {
-            let reason = format!("most of kernels {shape} never meets images {input}: convolve without packing");
+            let reason = format!("most of the kernels {shape} never meets images {input}: convolve without packing");
             return Err(Error::Parameter { op: OP, reason });
         }
         // SAFETY: the lengths were checked, no extent is zero, and the kernels are packed for the instruction set.

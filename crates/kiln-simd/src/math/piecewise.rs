@@ -3,8 +3,8 @@
 //!
 //! The intervals are the quarters of the octaves of `1 + a` from 1 to 16, for `a = |x|`. Each place lies next to the
 //! middle of its interval where the function is an f32 to within 2^-30 of it, so that the constant term is as good as
-//! exact; the other coefficients are fits to the relative error, rounded to f32 one after another, each time fitting the
-//! rest anew.
+//! exact; the other coefficients are fits to the relative error, rounded to f32 one after another; after each rounding the
+//! rest are fitted again.
 
 use std::f32::consts::SQRT_2;
 

@@ -77,7 +77,7 @@ impl Simd {
         length("matmul_packed", "a", a.len(), m, b.k)?;
         length("matmul_packed", "output", out.len(), m, b.n)?;
         if b.isa != self.isa() {
-            let reason = format!("the matrix was packed for {}, not for {}", b.isa, self.isa());
+            let reason = format!("the matrix was packed for {}, not for {}: pack it again", b.isa, self.isa());
             return Err(Error::Parameter { op: "matmul_packed", reason });
         }
         let gemm = Gemm {

@@ -1,6 +1,6 @@
-//! Products of rows with the rows of a 16-bit matrix, which is read as stored: a single row multiplies elements that become f32 as
-//! they are loaded; for more, a few rows of B at a time become f32 in a cache, and the kernels for f32 read them there. So memory
-//! gives two bytes for an element instead of ten, and nothing of the size of the matrix is allocated.
+//! Products of rows with the rows of a 16-bit matrix, which is read as stored. For a single row, elements are cast to f32 as
+//! they are loaded. For more rows, a few rows of B at a time are cast to f32 in a cache, and the kernels for f32 read them there.
+//! So an element costs two bytes of memory traffic instead of ten, and no f32 copy of the whole matrix is allocated.
 //!
 //! Results have the bits of a product with the whole matrix cast to f32.
 

@@ -1,4 +1,4 @@
-//! Which instruction sets there are and which one a name means.
+//! The instruction sets, their names, and the choice of one.
 
 use std::ffi::OsString;
 
@@ -52,10 +52,10 @@ impl Isa {
     pub(crate) fn available_names() -> String {
         let names: Vec<_> = Self::available().map(Self::name).collect();
         // Possible in a WebAssembly engine that does not fuse.
-        if names.is_empty() { "none that this program is built for".to_owned() } else { names.join(", ") }
+        if names.is_empty() { "no set that this program is built for".to_owned() } else { names.join(", ") }
     }
 
-    /// What the environment variable `KILN_ISA` names, sound or not; an empty one names nothing.
+    /// The value of the environment variable `KILN_ISA`, valid or not; `None` if it is empty.
     pub fn named() -> Option<OsString> {
         std::env::var_os("KILN_ISA").filter(|name| !name.is_empty())
     }
@@ -63,14 +63,14 @@ impl Isa {
     /// The instruction set of a name, when this machine has it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] with the names that would do.
+    /// [`Error::Unavailable`] with the names of the available sets.
     pub fn from_name(name: &str) -> Result<Self> {
         let known = Self::ALL.iter().copied().find(|isa| isa.name() == name);
         known.filter(|isa| isa.is_available()).ok_or_else(|| Error::Unavailable {
             what: format!("instruction set {name:?} (KILN_ISA)"),
             reason: format!(
                 "{}; this machine has {}",
-                if known.is_some() { "the machine lacks it" } else { "no such name" },
+                if known.is_some() { "the machine lacks it" } else { "the name is unknown" },
                 Self::available_names()
             ),
         })

@@ -1,4 +1,4 @@
-//! Interfaces to GPUs through which no adapter is reached, each with the reason.
+//! The GPU APIs without an adapter on this machine, each with the reason.
 
 use std::error::Error as _;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use super::adapters::{self, AdapterInfo};
 use crate::trusted;
 
-/// An interface to GPUs that reaches none on this machine.
+/// A GPU API without an adapter on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentApi {
     /// The name of the API, as in [`AdapterInfo::api`]: `vulkan`, `metal`, `dx12`.
     pub api: &'static str,
-    /// Why, and what helps.
+    /// The reason, and what to do about it.
     pub reason: String,
 }
 
@@ -21,10 +21,10 @@ impl fmt::Display for AbsentApi {
     }
 }
 
-/// The name of an interface, its constants in wgpu, and the function that finds out why it has no adapter.
+/// The name of an API, its flag in wgpu, and the function that finds out why it has no adapter.
 type Interface = (&'static str, wgpu::Backends, fn() -> String);
 
-/// The interfaces through which none of all the adapters is available.
+/// The APIs that none of the adapters belongs to.
 pub(crate) fn absent(all: &[AdapterInfo]) -> Vec<AbsentApi> {
     let apple = cfg!(target_vendor = "apple");
     let apis: [Interface; 3] = [
@@ -32,25 +32,25 @@ pub(crate) fn absent(all: &[AdapterInfo]) -> Vec<AbsentApi> {
         (
             "metal",
             wgpu::Backends::METAL,
-            if apple { || "no GPU offers it".into() } else { || "it is of Apple's systems".into() },
+            if apple { || "no GPU supports it".into() } else { || "only Apple's systems have it".into() },
         ),
         (
             "dx12",
             wgpu::Backends::DX12,
-            if cfg!(windows) { || "it reaches no other GPU".into() } else { || "it is of Windows".into() },
+            if cfg!(windows) { || "no GPU supports it".into() } else { || "only Windows has it".into() },
         ),
     ];
     let absent = apis.into_iter().filter(|(api, ..)| all.iter().all(|adapter| adapter.api != *api));
     let reason = |(api, backend, reason): Interface| {
         let left_out = !adapters::asked().contains(backend);
-        AbsentApi { api, reason: if left_out { "`WGPU_BACKEND` leaves it out".into() } else { reason() } }
+        AbsentApi { api, reason: if left_out { "`WGPU_BACKEND` excludes it".into() } else { reason() } }
     };
     absent.map(reason).collect()
 }
 
 fn vulkan() -> String {
     match trusted::refusal_of_vulkan() {
-        None => "its loader works, and no driver offers an adapter: install the driver of the GPU".into(),
+        None => "its loader works, but no driver offers an adapter: install the driver of the GPU".into(),
         Some(refusal) => {
             let cause = refusal.source().map(|cause| format!(": {cause}")).unwrap_or_default();
             because(&refusal.to_string(), &cause)
@@ -58,13 +58,13 @@ fn vulkan() -> String {
     }
 }
 
-/// In wgpu's terms: the requested backend, and the result.
+/// The reason for a Vulkan instance that could not be created, from wgpu's message and its cause.
 fn because(asked: &str, cause: &str) -> String {
     match asked {
         "missing Vulkan entry points" => {
-            format!("there is no loader (libvulkan or vulkan-1), which comes with the driver of the GPU{cause}")
+            format!("there is no loader (libvulkan or vulkan-1): install the driver of the GPU, which has one{cause}")
         }
-        _ => format!("its loader is there and finds no driver: install the driver of the GPU ({asked}{cause})"),
+        _ => format!("its loader finds no driver: install the driver of the GPU ({asked}{cause})"),
     }
 }
 

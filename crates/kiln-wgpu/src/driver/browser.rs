@@ -1,4 +1,4 @@
-//! What wgpu does not pass on from a browser: whose its adapter is, why no adapter is offered, and turns of its event loop.
+//! Access to a browser beside wgpu: the vendor of its adapter, the reason for a missing adapter, and turns of its event loop.
 
 use js_sys::{Function, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
@@ -34,12 +34,12 @@ async fn reported_name() -> Option<String> {
     Some(words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
 }
 
-/// Why there is no adapter.
+/// The reason why the browser offers no adapter.
 pub(crate) fn why_none() -> &'static str {
     match gpu() {
-        None => "this browser has no WebGPU, or the page was not loaded over https or from the machine itself",
+        None => "this browser has no WebGPU, or the page was loaded neither over https nor from this machine",
         Some(_) => {
-            "the browser has WebGPU and offers no adapter: it may be switched off, or the GPU be on its list of defects"
+            "the browser has WebGPU but offers no adapter: WebGPU may be disabled, or the browser may block this GPU"
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which adapter a device is opened on.
+//! The choice of the adapter that a device is opened on.
 
 use kiln_ir::{Error, Result};
 
@@ -9,7 +9,7 @@ use super::adapters::{AdapterInfo, AdapterKind};
 /// The environment variable that names the adapter that [`crate::GpuDevice::new`] opens: a part of its label or its index.
 pub const ADAPTER_VARIABLE: &str = "KILN_ADAPTER";
 
-/// Which adapter to open.
+/// The adapter to open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AdapterChoice {
     /// The adapter that [`ADAPTER_VARIABLE`] names, or else the best hardware adapter.
@@ -24,7 +24,7 @@ pub enum AdapterChoice {
 }
 
 impl AdapterChoice {
-    /// Parses a person's choice: an index, or a part of a label.
+    /// Parses the value of [`ADAPTER_VARIABLE`]: an index, or a part of a label.
     fn parse(text: &str) -> Self {
         text.trim().parse().map_or_else(|_| Self::Name(text.trim().to_owned()), Self::Index)
     }
@@ -79,7 +79,7 @@ fn there_is(adapters: &[AdapterInfo]) -> String {
     }
     let list: Vec<String> = adapters.iter().map(AdapterInfo::to_string).collect();
     let hint = match adapters.iter().all(|adapter| adapter.kind == AdapterKind::Software) {
-        true => "; software is used only when it is asked for by name or index",
+        true => "; a software adapter is used only when it is asked for by name or index",
         false => "",
     };
     format!("the adapters are {}{hint}", list.join("; "))

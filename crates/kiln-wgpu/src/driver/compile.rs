@@ -138,7 +138,7 @@ impl Drop for Compilation {
         let stopped = || Error::Driver {
             what: "compiling kernels".into(),
             device: name,
-            message: "a thread that compiled ended before its work did".into(),
+            message: "a compiling thread ended before its work was done".into(),
         };
         self.done.set(match failed {
             Some(error) => Err(error),

@@ -448,7 +448,7 @@ pub(super) mod tests {
     use crate::{AdapterChoice, AdapterKind, GpuCommandBatch};
     use kiln_device::waiting::block_on;
 
-    /// A device of any kind; `None` if the machine has none and the tests do not require one.
+    /// A device of any kind; `None` if no device opens and the tests do not require one.
     pub(in crate::driver) fn device() -> Option<GpuDevice> {
         match GpuDevice::open(&AdapterChoice::Any) {
             Ok(device) => Some(device),

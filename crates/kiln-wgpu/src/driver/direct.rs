@@ -81,8 +81,8 @@ impl Direct {
         let program = self.executable.program();
         let run = device.scoped_work("an operation", 0, || {
             if !mapped::write(operands.iter().copied().zip(self.starts.iter().copied()), buffer) {
-                let (device, message) = (device.adapter().name.clone(), "it is not mapped".into());
-                return Err(Error::Driver { what: "writing into memory of the device".into(), device, message });
+                let (device, message) = (device.adapter().name.clone(), "the buffer is not mapped".into());
+                return Err(Error::Driver { what: "writing to device memory".into(), device, message });
             }
             buffer.unmap();
             program.submit(device, None)
@@ -153,7 +153,7 @@ async fn memory(device: &GpuDevice, bytes: u64, usage: wgpu::BufferUsages) -> Re
         };
         Ok(Region::unpooled(device.inner.device.create_buffer(&descriptor), bytes))
     };
-    device.scoped_work("taking memory", bytes, buffer).await
+    device.scoped_work("allocating memory", bytes, buffer).await
 }
 
 /// The offsets of tensors of these sizes in one buffer, and the total bytes.

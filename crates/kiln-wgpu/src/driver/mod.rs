@@ -29,7 +29,7 @@ pub use absent::AbsentApi;
 pub use adapters::{AdapterInfo, AdapterKind};
 pub use choice::{ADAPTER_VARIABLE, AdapterChoice};
 pub use device::GpuDevice;
-pub use options::DeviceOptions;
+pub use options::GpuDeviceOptions;
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ kiln_device::device_methods!(GpuDevice);
 
 impl Driver for GpuDevice {
     type Choice = AdapterChoice;
-    type Options = DeviceOptions;
+    type Options = GpuDeviceOptions;
     type Target = Target;
     type Memory = wgpu::Buffer;
     type Step = Dispatch;
@@ -63,7 +63,7 @@ impl Driver for GpuDevice {
     const BEGINS: bool = true;
     const MOST_READY_BYTES: u64 = 256 << 20;
 
-    async fn open_device(choice: &AdapterChoice, options: &DeviceOptions, waiting: Waiting) -> Result<Self> {
+    async fn open_device(choice: &AdapterChoice, options: &GpuDeviceOptions, waiting: Waiting) -> Result<Self> {
         Self::open_waiting(choice, options, waiting).await
     }
 

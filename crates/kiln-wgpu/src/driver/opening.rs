@@ -15,7 +15,7 @@ use super::absent::{AbsentApi, absent};
 use super::adapters::{self, AdapterInfo};
 use super::choice::{AdapterChoice, choose};
 use super::device::{GpuDevice, Inner, Lost};
-use super::options::DeviceOptions;
+use super::options::GpuDeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
 use super::pipeline_cache::PipelineCache;
 use super::pipelines::Pipelines;
@@ -120,7 +120,7 @@ impl GpuDevice {
         /// # Errors
         /// [`Error::Unavailable`] where there is no such adapter; the error lists those that exist; [`Error::Driver`] where its driver refuses.
         pub fn new, new_async(waiting) -> Result<Self> {
-            Self::open_waiting(&AdapterChoice::Best, &DeviceOptions::new(), waiting).await
+            Self::open_waiting(&AdapterChoice::Best, &GpuDeviceOptions::new(), waiting).await
         }
 
         /// Opens an adapter of choice.
@@ -128,14 +128,14 @@ impl GpuDevice {
         /// # Errors
         /// The errors of [`GpuDevice::new_async`].
         pub fn open, open_async(waiting, choice: &AdapterChoice) -> Result<Self> {
-            Self::open_waiting(choice, &DeviceOptions::new(), waiting).await
+            Self::open_waiting(choice, &GpuDeviceOptions::new(), waiting).await
         }
 
         /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
         ///
         /// # Errors
         /// The errors of [`GpuDevice::new_async`].
-        pub fn open_with, open_with_async(waiting, choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
+        pub fn open_with, open_with_async(waiting, choice: &AdapterChoice, options: &GpuDeviceOptions) -> Result<Self> {
             Self::open_waiting(choice, options, waiting).await
         }
 
@@ -172,7 +172,7 @@ impl GpuDevice {
 
     pub(super) async fn open_waiting(
         choice: &AdapterChoice,
-        options: &DeviceOptions,
+        options: &GpuDeviceOptions,
         waiting: Waiting,
     ) -> Result<Self> {
         let (choice, options) = (choice.clone(), options.clone());
@@ -195,7 +195,7 @@ impl GpuDevice {
         Ok(adapters.swap_remove(index))
     }
 
-    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
+    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &GpuDeviceOptions) -> Result<Self> {
         let mut features = adapter.features() & options.features();
         let cooperative = features.contains(cooperative::FEATURES) && cooperative::offers(adapter);
         if !cooperative {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(opened.max_storage_buffer_binding_size, most_bound(most.max_storage_buffer_binding_size));
         assert_eq!(opened.max_compute_workgroup_storage_size, most.max_compute_workgroup_storage_size);
         assert_eq!(opened.max_compute_workgroups_per_dimension, most.max_compute_workgroups_per_dimension);
-        let features = adapter.features() & DeviceOptions::new().features();
+        let features = adapter.features() & GpuDeviceOptions::new().features();
         assert!(device.inner.device.features().contains(features - cooperative::FEATURES));
         assert!(wgpu::Limits::default().max_buffer_size <= opened.max_buffer_size);
     }

@@ -8,17 +8,17 @@ use kiln_ir::Precision;
 /// How a device is opened: by default with all that it can do, and without files.
 ///
 /// ```no_run
-/// use kiln_wgpu::{AdapterChoice, DeviceOptions, GpuDevice};
+/// use kiln_wgpu::{AdapterChoice, GpuDeviceOptions, GpuDevice};
 ///
 /// # fn main() -> kiln_ir::Result<()> {
-/// let options = DeviceOptions::new().pipeline_folder("/home/me/.cache/kiln");
+/// let options = GpuDeviceOptions::new().pipeline_folder("/home/me/.cache/kiln");
 /// let device = GpuDevice::open_with(&AdapterChoice::Best, &options)?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
-pub struct DeviceOptions {
+pub struct GpuDeviceOptions {
     pub(crate) plain: bool,
     pub(crate) checks: bool,
     pub(crate) profile: bool,
@@ -27,7 +27,7 @@ pub struct DeviceOptions {
     pub(crate) pipeline_folder: Option<PathBuf>,
 }
 
-impl DeviceOptions {
+impl GpuDeviceOptions {
     /// The default.
     pub fn new() -> Self {
         Self::default()
@@ -39,7 +39,7 @@ impl DeviceOptions {
     }
 
     /// Checks every index and bounds every loop of every kernel at run time. Without it that is left out of kernels that
-    /// need none; with [`DeviceOptions::plain`], and in browsers, it never is.
+    /// need none; with [`GpuDeviceOptions::plain`], and in browsers, it never is.
     pub fn checks(self) -> Self {
         Self { checks: true, ..self }
     }
@@ -75,7 +75,7 @@ impl DeviceOptions {
 
     /// Keeps compiled pipelines in a file in this folder, so that the next process need not compile them again. It is made
     /// where it is not there; a file for each adapter and driver. Without effect where the driver does not offer it
-    /// (wgpu does on Vulkan alone) and with [`DeviceOptions::plain`].
+    /// (wgpu does on Vulkan alone) and with [`GpuDeviceOptions::plain`].
     ///
     /// The driver trusts what the file holds. What was damaged, or written for another driver or by another version of
     /// kiln, is found and replaced; what someone forged is not: the folder has to be one that nobody else may write to.

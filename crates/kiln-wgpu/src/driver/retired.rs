@@ -1,7 +1,7 @@
-//! Devices that nobody uses any more. They stay open, and who opens the same adapter in the same way again is given one.
+//! Unused devices that stay open. The next opening of the same adapter with the same options reuses one.
 //!
-//! NVIDIA's driver 580.159 locks up for good when one thread closes a device while another takes memory of another device,
-//! so none is closed while the process lasts, the lost ones neither. Besides, opening one takes 130 ms there.
+//! NVIDIA's driver 580.159 deadlocks when one thread closes a device while another allocates memory on another device, so
+//! the process closes no device, not even a lost one. Besides, opening a device takes 130 ms there.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -39,13 +39,13 @@ pub(crate) fn keep(opened: Opened) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{AdapterChoice, DeviceOptions, GpuDevice};
+    use crate::{AdapterChoice, GpuDevice, GpuDeviceOptions};
 
     #[test]
     fn a_device_is_handed_out_again_unless_it_is_lost() {
         let choice = AdapterChoice::Index(0);
         // Distinct options, so that no other test takes the device.
-        let open = || GpuDevice::open_with(&choice, &DeviceOptions::new().plain().profile());
+        let open = || GpuDevice::open_with(&choice, &GpuDeviceOptions::new().plain().profile());
         let first = match open() {
             Ok(device) => device,
             Err(why) if !std::env::var("KILN_REQUIRE").is_ok_and(|required| required.contains("wgpu")) => {

@@ -1,22 +1,22 @@
 //! The device that tests run on.
 
 use kiln_ir::Error;
-use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, DeviceOptions, GpuDevice};
+use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice, GpuDeviceOptions};
 
 /// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Without one
 /// the test is left out, and says so; with `wgpu` in `KILN_REQUIRE` it fails instead.
 pub(crate) fn device() -> Option<GpuDevice> {
-    device_with(&DeviceOptions::new())
+    device_with(&GpuDeviceOptions::new())
 }
 
 /// The same, opened as the options say.
 #[allow(dead_code)] // not every test file with this module needs it
-pub(crate) fn device_with(options: &DeviceOptions) -> Option<GpuDevice> {
+pub(crate) fn device_with(options: &GpuDeviceOptions) -> Option<GpuDevice> {
     device_where(options, |_| false)
 }
 
 /// The same, also left out, and not failing, where the error is one that the device may have.
-pub(crate) fn device_where(options: &DeviceOptions, allowed: impl Fn(&Error) -> bool) -> Option<GpuDevice> {
+pub(crate) fn device_where(options: &GpuDeviceOptions, allowed: impl Fn(&Error) -> bool) -> Option<GpuDevice> {
     let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
     let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
     match GpuDevice::open_with(&choice, options) {

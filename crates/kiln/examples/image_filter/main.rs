@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     // File names need not be UTF-8.
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let [input, output] = &arguments[..] else {
-        eprintln!("usage: image_filter PICTURE OUTPUT.png");
+        eprintln!("usage: image_filter IMAGE OUTPUT.png");
         return ExitCode::from(2);
     };
     match run(Path::new(input), Path::new(output)) {

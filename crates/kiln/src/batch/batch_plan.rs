@@ -1,10 +1,10 @@
-//! A plan of a whole batch, with what was decided about it.
+//! The plan of a whole batch, and the decisions about it.
 //!
-//! A graph has up to three schedules, whose steps differ, so none can be used in place of another:
+//! A graph has up to three schedules. Their steps differ, so one cannot replace another:
 //!
-//! - that of the host ([`HostPlan`]): element-wise chains are fused as the CPU runs them. Its work is what the router predicts a time
-//!   for if one device is to run everything.
-//! - that of a [`Flow`]: each operation is a step, so that the router can place it by itself.
+//! - that of the host ([`HostPlan`]): element-wise chains are fused as the CPU runs them. From its work the router predicts the time of
+//!   running everything on one device.
+//! - that of a [`Flow`]: each operation is a step, so that the router can place it separately.
 //! - that of a GPU ([`kiln_device::Plan`]): chains are fused within the limits of its kernels, equal operations form rounds, and a
 //!   product may include a norm or an addend.
 
@@ -20,7 +20,7 @@ use super::parts::Placed;
 pub(super) struct BatchPlan {
     /// The schedule of the whole graph, before it is cut into parts.
     pub(super) whole: HostPlan,
-    /// What it is called where it exceeds a limit: its steps and the types of its results.
+    /// Its name in the warning when it exceeds a limit: the number of steps and the types of the results.
     pub(super) name: String,
     /// Whether some operation is pinned to a device.
     pub(super) pinned: bool,

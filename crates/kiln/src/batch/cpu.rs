@@ -70,7 +70,7 @@ impl Batch<'_> {
                 operands.push(Operand::of_type(ty));
                 continue;
             }
-            // What is in a slot is held by nothing else.
+            // Only `memory` holds the tensors that are in slots.
             let outside = if schedule.slot(id).is_some() { None } else { held.get(&schedule.root(id)) };
             operands.push(match (outside, memory.get(schedule, id)) {
                 (Some(held), _) => held.operand(&ty)?,

@@ -1,4 +1,4 @@
-//! A schedule for the host, and what running it there needs.
+//! A schedule for the host, with the memory that running it there needs.
 
 use std::collections::HashMap;
 

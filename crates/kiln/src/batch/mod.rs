@@ -50,15 +50,15 @@ impl std::ops::Deref for Holder<'_> {
     }
 }
 
-/// Operations recorded now and run together. They are the methods of [`Record`].
+/// A list of recorded operations that run together. The methods that record them are those of [`Record`].
 ///
-/// Nothing runs until it is executed. It computes the tensors that are asked for: unneeded operations are dropped, equal ones
+/// Nothing runs before the batch is executed. It then computes the requested tensors: unneeded operations are dropped, equal ones
 /// are computed once, element-wise chains run as one pass, and memory is reused as soon as it is free. The last four sets of
-/// wanted tensors stay ready: executed again, after [`Batch::set`] or not, nothing is planned, compiled or allocated anew, and
-/// nothing is uploaded that did not change.
+/// wanted tensors stay ready: if they are executed again, after [`Batch::set`] or not, nothing is planned, compiled or allocated
+/// a second time, and only inputs that changed are uploaded.
 ///
-/// Each step runs on the device where it is predicted to help the whole most: often all on one, and on several where transfers
-/// are worth it or branches do not depend on one another. [`Batch::explain`] shows where and why.
+/// Each step runs on the device that is predicted to make the whole batch fastest: often all steps run on one device, and on several
+/// where transfers are worth it or branches do not depend on one another. [`Batch::explain`] shows the devices and the reasons.
 ///
 /// On a GPU an execution leaves its results there until they are read. Inputs are uploaded once, and their copy on the host is
 /// then dropped, unless [`Batch::keep_on_host`] asks to keep it. A [`Tensor`] is imported without a copy: several batches share
@@ -91,16 +91,16 @@ pub struct Batch<'e> {
     pin: Option<Option<usize>>,
     /// Results of pinned operations.
     pins: HashMap<TensorId, Option<usize>>,
-    /// Uploaded matrices that products are to find packed.
+    /// Uploaded matrices that [`Batch::pack`] requested to be packed for products.
     to_pack: HashSet<TensorId>,
     /// Packed copies that the products of executed schedules required, by matrix and by whether it was packed
     /// transposed.
     packed: HashMap<(TensorId, bool), PackedMatrix>,
     /// Plans, most recently executed last.
     plans: Vec<BatchPlan>,
-    /// What each GPU, by its position, keeps of the graph.
+    /// The runner of each GPU, by the GPU's position.
     runners: HashMap<usize, Box<dyn Runner>>,
-    /// Where the results of the last plan are; `None` if inputs were replaced since.
+    /// The location of the last plan's results; `None` if inputs were replaced since.
     results: Option<Target>,
 }
 
@@ -111,7 +111,7 @@ impl Engine {
     }
 }
 
-/// Where the elements of an input are.
+/// The location of an input's elements.
 #[derive(Debug)]
 enum Input {
     /// Owned by the batch: on the host, on GPUs, or both.
@@ -123,7 +123,7 @@ enum Input {
     State(State),
 }
 
-/// What runs a plan.
+/// The device or devices that run a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Cpu,
@@ -168,8 +168,8 @@ impl<'e> Batch<'e> {
         }
     }
 
-    /// Whether inputs keep their copy on the host when they are uploaded to a GPU: the batch can then go on elsewhere after
-    /// that GPU is lost. Off by default, on in browsers. It concerns uploads from now on.
+    /// Sets whether inputs keep their copy on the host when they are uploaded to a GPU: the batch can then run on another device
+    /// after that GPU is lost. Off by default, on in browsers. Applies to later uploads.
     pub fn keep_on_host(&mut self, keep: bool) {
         self.keep_on_host = keep;
     }
@@ -181,16 +181,16 @@ impl<'e> Batch<'e> {
         self.only_on = device;
     }
 
-    /// Pins the operations that are recorded from now on to the place of this name, whatever is predicted and whatever place the
-    /// engine forces; a place of the CPU, and `host`, mean the CPU, where each step is decided by itself. With `None` operations are not pinned:
-    /// in a batch with pinned ones they run on the device of the step before them.
+    /// Pins the operations that are recorded from now on to the placement with this name, whatever is predicted and whatever placement
+    /// the engine forces. A CPU placement and `host` mean the CPU, where the router chooses the placement of each step. With `None`
+    /// operations are not pinned: in a batch with pinned ones they run on the device of the step before them.
     ///
-    /// Segments of steps on different devices run one after the other, and what passes between them is copied through the
-    /// host. A state is where the steps are that use it. Where a device fails, what is pinned to it runs on the CPU, unless the engine
-    /// forces a place: then the error is that of the execution.
+    /// Segments of steps on different devices run one after the other, and tensors that pass between them are copied through the
+    /// host. A state is on the device of the steps that use it. If a device fails, the operations pinned to it run on the CPU, unless the
+    /// engine forces a placement: then the execution returns the error.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no place of this name.
+    /// [`Error::Unavailable`] if no placement has this name.
     pub fn pin(&mut self, place: Option<&str>) -> Result<()> {
         self.pin = place.map(|name| self.engine.device_named(name)).transpose()?;
         Ok(())
@@ -220,7 +220,7 @@ impl<'e> Batch<'e> {
         self.upload_operand(&Operand::blocks(data, dims, format)?)
     }
 
-    /// Copies an operand of any element type into the batch. It goes to a GPU when an execution there first reads it.
+    /// Copies an operand of any element type into the batch. It is uploaded to a GPU when an execution there first reads it.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -238,9 +238,9 @@ impl<'e> Batch<'e> {
         id
     }
 
-    /// Adds a state, which executions of the batch change. What is written to it ([`write_rows`](Record::write_rows)) is its next
-    /// version, and replaces the one before: only the latest can be read, so the order of recording is the order of reads and
-    /// writes. Every execution runs all writes that are recorded, whatever results are wanted, on one device.
+    /// Adds a state, which executions of the batch change. A write to it ([`write_rows`](Record::write_rows)) gives its next version,
+    /// which replaces the one before: only the latest can be read, so reads and writes happen in the order of recording. Every execution
+    /// runs all recorded writes, whatever results are wanted, on one device.
     pub fn state(&mut self, state: &State) -> TensorId {
         let known = self.inputs.iter().find(|(_, input)| matches!(input, Input::State(known) if known.is(state)));
         if let Some((&id, _)) = known {
@@ -259,11 +259,11 @@ impl<'e> Batch<'e> {
         self.set_data(id, Data::F32(data))
     }
 
-    /// Replaces the elements of an uploaded tensor for the next execution. On a GPU they take the place of the old ones.
+    /// Replaces the elements of an uploaded tensor for the next execution. On a GPU they overwrite the old ones.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
-    /// [`Error::Type`] and [`Error::Length`] where the elements do not fit.
+    /// [`Error::Type`] and [`Error::Length`] if the elements do not fit.
     pub fn set_data(&mut self, id: TensorId, data: Data<'_>) -> Result<()> {
         let ty = self.graph.ty(id)?;
         if data.dtype() != ty.dtype {
@@ -287,12 +287,12 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Keeps an uploaded matrix packed, too, for the products that have it as their right-hand matrix, as
-    /// [`Engine::pack_b`] does. It is packed when the first of them runs, and again after [`Batch::set`].
+    /// Additionally keeps a packed copy of an uploaded matrix for the products that have it as their right-hand matrix, as
+    /// [`Engine::pack_b`] does. The copy is made when the first of them runs, and again after [`Batch::set`].
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
-    /// [`Error::Shape`] for one that is no matrix, [`Error::Type`] for one of another element type.
+    /// [`Error::Shape`] for one that is not a matrix, [`Error::Type`] for one of another element type.
     pub fn pack(&mut self, id: TensorId) -> Result<()> {
         let ty = self.graph.ty(id)?;
         if matches!(self.inputs.get(&id), None | Some(Input::State(_))) {
@@ -303,14 +303,14 @@ impl<'e> Batch<'e> {
             return Err(Error::Type { op: "pack", index: 0, expected: DType::F32, found: ty.dtype });
         }
         if ty.shape.dims().len() != 2 {
-            return Err(Error::Shape { op: "pack", reason: format!("{} is no matrix", ty.shape) });
+            return Err(Error::Shape { op: "pack", reason: format!("expected a matrix, found {}", ty.shape) });
         }
         self.to_pack.insert(id);
         Ok(())
     }
 
-    /// Packs the matrices that products of a schedule take packed. Where a GPU is forced, the few products that are pinned to the CPU take
-    /// them as they are.
+    /// Packs the matrices that products of a schedule take packed. If a GPU is forced, the few products that are pinned to the CPU take
+    /// them unpacked.
     fn pack_for(
         &mut self,
         part: Option<&Names>,
@@ -452,7 +452,7 @@ impl<'e> Batch<'e> {
             let holder = gpus.iter().find_map(|position| Some((position, self.runners.get(position)?)));
             let lost = || Error::DeviceLost {
                 device: "the GPU of a batch".into(),
-                reason: format!("input {} was in its memory alone; `Batch::keep_on_host` keeps a copy", id.index()),
+                reason: format!("input {} was only in its memory; `Batch::keep_on_host` keeps a copy", id.index()),
             };
             let (&position, runner) = holder.ok_or_else(lost)?;
             let read = runner.read(&self.graph, &[id], waiting).await;
@@ -504,12 +504,12 @@ impl<'e> Batch<'e> {
             }
             _ => Err(Error::Parameter {
                 op: "read",
-                reason: format!("tensor {} was not among those that the last execution was asked for", id.index()),
+                reason: format!("the last execution did not compute tensor {}; execute the batch with it", id.index()),
             }),
         }
     }
 
-    /// A tensor that the last execution was asked for, or an input, where it is. The batch leaves its memory alone from then on.
+    /// Returns a wanted tensor of the last execution, or an input, without a copy. The batch does not reuse its memory afterwards.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed;
@@ -557,17 +557,17 @@ impl<'e> Batch<'e> {
         &self.graph
     }
 
-    /// Number of operations recorded.
+    /// The number of recorded operations.
     pub fn num_operations(&self) -> usize {
         self.graph.nodes().len()
     }
 
-    /// Number of tensors, inputs and results.
+    /// The number of tensors: inputs and results.
     pub fn num_tensors(&self) -> usize {
         self.graph.tensors()
     }
 
-    /// The steps that computing the wanted tensors takes, without running them.
+    /// Returns the steps that compute the wanted tensors, without running them.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch.
@@ -582,7 +582,7 @@ macro_rules! waiting_methods {
         impl Batch<'_> { $(
             $(#[$doc])*
             #[doc = ""]
-            #[doc = concat!("Where nothing has to be a future, `", stringify!($name), "` is the same and blocks.")]
+            #[doc = concat!("`", stringify!($name), "` is the blocking form.")]
             pub async fn $name_async($($receiver)* $(, $arg: $ty)*) -> $out {
                 let ($this, $waiting) = ($self, Waiting::Elsewhere);
                 $body
@@ -603,7 +603,7 @@ waiting_methods! {
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table. Inputs
-    /// are intact afterwards; those that were in the memory of a GPU alone are lost with it ([`Error::DeviceLost`]).
+    /// are intact afterwards, except those that were only in the memory of a lost GPU ([`Error::DeviceLost`]).
     pub fn execute, execute_async [&mut self] self (batch, waiting, wanted: &[TensorId]) -> Result<()> {
         batch.compute(wanted, false, waiting).await.map(drop)
     }
@@ -628,7 +628,7 @@ waiting_methods! {
         }
     }
 
-    /// The f32 elements of a tensor that the last execution was asked for, or of an input.
+    /// Returns the f32 elements of a wanted tensor of the last execution, or of an input.
     ///
     /// # Errors
     /// The errors of [`Batch::read_buffer_async`]; [`Error::Type`] for a tensor of another element type.
@@ -639,7 +639,7 @@ waiting_methods! {
         }
     }
 
-    /// The indices of a tensor, as [`Batch::read_async`].
+    /// Returns the elements of a tensor of indices, a wanted one of the last execution or an input.
     ///
     /// # Errors
     /// The errors of [`Batch::read_async`].
@@ -650,7 +650,7 @@ waiting_methods! {
         }
     }
 
-    /// The elements of a tensor of any type that the last execution was asked for, or of an input.
+    /// Returns the elements of a wanted tensor of the last execution, or of an input, of any element type.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed since inputs
@@ -659,12 +659,13 @@ waiting_methods! {
         batch.read_one(id, waiting).await
     }
 
-    /// Bytes that computing these tensors takes on the place of this name, beside inputs and states: results, what is between them, and
-    /// scratch memory of kernels. It is what the plan says, if all of it runs there; nothing is compiled or allocated.
+    /// Returns the bytes that computing these tensors on the placement with this name takes in addition to inputs and states: results,
+    /// intermediate results and scratch memory of kernels. They come from the plan of running everything there; nothing is compiled or
+    /// allocated.
     ///
     /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unavailable`] when there is no such place;
-    /// [`Error::Unsupported`] and [`Error::Limit`] where the device cannot run it.
+    /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unavailable`] if no placement has this name;
+    /// [`Error::Unsupported`] and [`Error::Limit`] if the device cannot run it.
     pub fn planned_bytes, planned_bytes_async [&self] self (batch, waiting, wanted: &[TensorId], place: &str) -> Result<u64> {
         match batch.engine.device_named(place)? {
             Some(position) => batch.engine.gpus[position].planned_bytes(&batch.graph, wanted, waiting).await,
@@ -672,17 +673,17 @@ waiting_methods! {
         }
     }
 
-    /// The time of each kernel of the last execution, on the GPU that ran it as a whole.
+    /// Returns the time of each kernel of the last execution, if one GPU ran all of it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the CPU or several devices ran it, or where the engine does not time kernels
-    /// (`EngineBuilder::time_kernels`); [`Error::Parameter`] where nothing was executed since inputs were replaced;
+    /// [`Error::Unavailable`] if the CPU or several devices ran it, or if the engine does not time kernels
+    /// (`EngineBuilder::time_kernels`); [`Error::Parameter`] if nothing was executed since inputs were replaced;
     /// [`Error::DeviceLost`].
     pub fn profile, profile_async [&self] self (batch, waiting) -> Result<Profile> {
         let runner = match batch.results {
             Some(Target::Gpu(position)) => batch.runners.get(&position),
             Some(_) => None,
-            None => return Err(Error::Parameter { op: "profile", reason: "nothing was executed since inputs were replaced".into() }),
+            None => return Err(Error::Parameter { op: "profile", reason: "inputs were replaced; execute the batch first".into() }),
         };
         let elsewhere = || Error::Unavailable {
             what: "the time of each kernel".into(),
@@ -691,7 +692,7 @@ waiting_methods! {
         runner.ok_or_else(elsewhere)?.profile(waiting).await
     }
 
-    /// Reads several such tensors.
+    /// Returns the elements of several such tensors.
     ///
     /// # Errors
     /// The errors of [`Batch::read_buffer_async`].

@@ -18,8 +18,8 @@ impl Batch<'_> {
     /// executions. The result `feed[0]`, which must be wanted, is written to the memory of the input `feed[1]` of the same type, where
     /// the next such call finds it. `None` if nothing was computed: the batch runs on the CPU or on several devices, or the GPU cannot, or
     /// times kernels.
-    /// After an error, here or in the future, the caller executes the batch, which also recovers from errors of devices. It sets
-    /// the input anew then, because a copy that the batch keeps on the host is older than that of the GPU.
+    /// After an error, here or in the future, the caller executes the batch, which also recovers from errors of devices. It first
+    /// sets the input again, because a copy that the batch keeps on the host is older than that of the GPU.
     pub async fn begin_waiting(
         &mut self,
         wanted: &[TensorId],

@@ -11,10 +11,10 @@ use kiln_route::{Placement, Residency};
 use super::host_plan::HostPlan;
 use crate::gpus;
 
-/// Where the steps of a plan run, and the parts of the plan if they run on several devices.
+/// The placement of a plan's steps, and the parts of the plan if they run on several devices.
 #[derive(Debug)]
 pub(super) struct Placed {
-    /// Where the inputs were, and which placements were excluded.
+    /// The locations of the inputs and the excluded placements when this was decided.
     pub(super) residency: Residency,
     pub(super) placement: Placement,
     pub(super) parts: Option<Parts>,

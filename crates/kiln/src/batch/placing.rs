@@ -146,7 +146,7 @@ impl Batch<'_> {
             plan.flow = Some((flow, schedule));
         }
         let BatchPlan { flow: Some((flow, schedule)), placed, released, .. } = plan else {
-            return Err(Error::Unsupported { op: "batch", backend: "any place of the engine" });
+            return Err(Error::Unsupported { op: "batch", backend: "any placement of the engine" });
         };
         let residency = excluded.iter().fold(self.residency(flow.inputs()), |all, &place| all.barred(place));
         let residency = engine.within_budget(residency, || flow.bytes());
@@ -167,7 +167,7 @@ impl Batch<'_> {
         }
         match placed {
             Some(placed) if placed.placement.seconds < f64::INFINITY => Ok(&placed.placement),
-            _ => Err(Error::Unsupported { op: "batch", backend: "any place of the engine" }),
+            _ => Err(Error::Unsupported { op: "batch", backend: "any placement of the engine" }),
         }
     }
 

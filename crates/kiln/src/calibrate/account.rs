@@ -1,4 +1,4 @@
-//! What the scheduler says about disturbances.
+//! The waiting times of threads, as the scheduler of the system reports them.
 
 /// How long threads of this process have waited for a core while they were runnable. Systems without this account
 /// report zero.

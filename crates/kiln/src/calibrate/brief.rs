@@ -1,8 +1,8 @@
 //! A calibration for pages: within about a second, with a clock that may be coarse, without keeping the page waiting.
 //!
-//! It measures a few sizes of the classes that tell most. Small sizes of all of them come first, so that what the time does
-//! not suffice for are large ones, where the last rate is taken; classes that are not measured at all follow from bandwidth
-//! and peak.
+//! It measures a few sizes of the most informative classes. Small sizes of all classes come first, so that only large sizes are
+//! skipped when the time is over; for those the last measured rate is used. Classes without measurements are predicted from
+//! bandwidth and peak.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -257,7 +257,7 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
             Err(error) => Err(error),
         };
         if let Err(error) = &measured {
-            tracing::warn!("{}: {error}; it is left alone", gpu.name());
+            tracing::warn!("{}: {error}; this GPU is not used", gpu.name());
         }
         works.push(measured.is_ok());
         let (launch, link) = measured.unwrap_or((NEVER, assumed));

@@ -1,4 +1,4 @@
-//! The constants of the formula from what was measured.
+//! Fits the constants of the prediction formula to measurements.
 
 use kiln_route::{Calibrated, Place, Roofline};
 

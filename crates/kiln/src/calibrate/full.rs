@@ -1,4 +1,4 @@
-//! The calibration: every class of the grid on every place.
+//! The calibration: measures every class of the grid on every placement.
 
 use std::ops::Range;
 
@@ -198,7 +198,7 @@ mod tests {
         let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
         // The third point is between speedups of 2 and 1.5; the fourth and last ones fall permanently.
         assert_eq!(spread, [1.0, 1.0, 4.0 / 1.5, 4.0, 9.0]);
-        assert!(curve.seconds.iter().zip(times).all(|(s, t)| s[..2] == t[..2]), "single threads are left alone");
+        assert!(curve.seconds.iter().zip(times).all(|(s, t)| s[..2] == t[..2]), "single threads are unchanged");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Timing operations on GPUs, one after another: nothing else wants them, and samples need not alternate with the CPU's.
+//! Times operations on GPUs, one after another: no other work uses them, so samples need not alternate with the CPU's.
 
 use kiln_ir::{Buffer, Error, Operand, Result};
 use kiln_route::Link;

@@ -1,5 +1,5 @@
-//! Recorded graphs that placements are judged by: models as programs run them, their weights in place and their input new in
-//! every execution.
+//! Recorded graphs that evaluate placements: models as programs run them, with resident weights and a new input in every
+//! execution.
 
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Attention, Convolve2d, Elementwise, Matmul, Op, Padding, Reduce, Reduction, Softmax};
@@ -10,29 +10,29 @@ use super::measure::Progress;
 use crate::runs::Runs;
 use crate::{Batch, Engine};
 
-/// What each device takes for a graph alone, and what the planned segments take.
+/// The times of a graph: on each device alone, and in the planned segments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraphRow {
-    /// What the graph computes.
+    /// The name of the graph.
     pub graph: String,
     /// Whether it is one operation on operands that are resident on the devices.
     pub resident: bool,
-    /// Measured seconds on the CPU, each step where it is fastest, and on each GPU; infinite where a device cannot run it.
+    /// Measured seconds on the CPU, with each step on its fastest placement, and on each GPU; infinite if a device cannot run it.
     pub seconds: Vec<f64>,
-    /// The same as predicted.
+    /// Predicted seconds, in the same order.
     pub predicted: Vec<f64>,
     /// Measured seconds of the planned segments.
     pub planned: f64,
-    /// The same as predicted.
+    /// Predicted seconds of the planned segments.
     pub planned_predicted: f64,
-    /// Number of segments: more than one where several devices share the graph.
+    /// Number of segments: more than one if several devices share the graph.
     pub segments: usize,
-    /// The device of the first segment, as a position of `seconds`.
+    /// The device of the first segment, as an index into `seconds`.
     pub first: usize,
 }
 
 impl GraphRow {
-    /// What the planned segments take beyond the best device, as a share; less than zero where several are faster than any.
+    /// The share by which the planned segments take longer than the best device; negative if several devices together are faster.
     pub fn regret(&self) -> f64 {
         // A plan of one segment equals a run on that device: one measurement serves both.
         let planned = if self.segments == 1 { self.seconds[self.first] } else { self.planned };
@@ -289,7 +289,7 @@ const GRAPHS: &[Record1] = &[
     |b| softmax_of(b, 3000, 2500),
 ];
 
-/// Measures every graph on each device alone and as planned.
+/// Measures every graph on each device alone, and in its planned segments.
 ///
 /// # Errors
 /// Errors of the operations.
@@ -305,7 +305,7 @@ pub(super) fn measure(engine: &Engine, seconds: f64, progress: &mut dyn FnMut(Pr
     Ok(rows)
 }
 
-/// What graphs cost on the CPU beyond their operations: the seconds of each step, and the rest.
+/// Measures the overhead of graphs on the CPU beyond their operations: the seconds of each step, and the rest.
 pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, GraphsOnHost)> {
     const SECONDS: f64 = 0.02;
     const STEPS: usize = 64;

@@ -1,6 +1,6 @@
-//! What is measured: the operations and shapes of the calibration, and those that decisions are judged by.
+//! The problems that are measured: the operations and shapes of the calibration, and those that evaluate decisions.
 //!
-//! Element-wise operations come from their table. The two lists share few shapes: most of those that judge are held out
+//! Element-wise operations come from their table. The two lists share few shapes: most shapes of the evaluation are held out
 //! of the calibration.
 
 use kiln_ir::op::{
@@ -21,10 +21,10 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe.
+    /// Makes a probe.
     ///
     /// # Errors
-    /// What the shape rule of the operation says.
+    /// The errors of the operation's shape rule.
     pub fn new(op: impl Into<Op>, inputs: Vec<TensorType>) -> Result<Self> {
         let op = op.into();
         op.infer(&inputs)?;
@@ -188,7 +188,7 @@ const CALIBRATION: Sizes = Sizes {
     ],
 };
 
-/// Sizes that mostly differ from [`CALIBRATION`], for representative operations.
+/// The sizes that evaluate decisions, for representative operations. Most differ from those of [`CALIBRATION`].
 const EVALUATION: Sizes = Sizes {
     kinds: &[
         ElementwiseKind::Add,
@@ -342,18 +342,18 @@ impl Probes {
     }
 }
 
-/// The problems that a calibration measures: a few sizes of every class.
+/// Returns the problems that a calibration measures: a few sizes of every class.
 ///
 /// # Errors
-/// None: the shapes are sound.
+/// Never fails: the shapes are valid.
 pub fn calibration() -> Result<Vec<Probe>> {
     Probes::of(&CALIBRATION)
 }
 
-/// The problems that decisions are judged by, each with whether it was held out of the calibration.
+/// Returns the problems that evaluate decisions, each with whether it was held out of the calibration.
 ///
 /// # Errors
-/// None: the shapes are sound.
+/// Never fails: the shapes are valid.
 pub fn evaluation() -> Result<Vec<(Probe, bool)>> {
     let calibrated = calibration()?;
     let marked = |probe: Probe| {

@@ -1,4 +1,4 @@
-//! Timing operations on several places, interleaved: what the calibration and the judgement of decisions share.
+//! Times operations on several placements, interleaved, for the calibration and for the evaluation of decisions.
 
 use kiln_ir::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve};
 use kiln_route::Place;
@@ -28,11 +28,12 @@ const CONFIRMED: f64 = 0.05;
 /// Placements that are this many times slower than the best need no confirmation: no decision depends on them.
 pub(super) const RIVAL: f64 = 2.0;
 
-/// A place that is this many times slower than the best is measured in the first rounds of a pass alone, one of a single thread in the
-/// first pass alone: no decision depends on it. Threads are measured in each pass, because another program can delay them as much.
+/// A placement that is this many times slower than the best is measured only in the first rounds of a pass, and one of a single thread
+/// only in the first pass: no decision depends on it. Several threads are measured in each pass, because another program can delay them
+/// by as much.
 const BEHIND: f64 = 3.0;
 
-/// Rounds of a pass in which places far behind are measured.
+/// Rounds of a pass in which placements far behind are measured.
 const FIRST_ROUNDS: usize = 3;
 
 /// Times are compared over at least this many rounds.
@@ -57,18 +58,18 @@ const LITTLE: f64 = 0.7;
 /// More threads are doubtful if they take this share longer than fewer.
 const STALLED: f64 = 0.1;
 
-/// How far measuring has come.
+/// The progress of measuring.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress<'a> {
     /// Steps done.
     pub done: usize,
-    /// Steps in all; grows where something has to be measured again.
+    /// The total number of steps; grows when something has to be measured again.
     pub total: usize,
-    /// What is measured next.
+    /// The name of the next measurement.
     pub what: &'a str,
 }
 
-/// The time of a problem on a place.
+/// The time of a problem on a placement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Time {
     pub(crate) seconds: f64,
@@ -76,7 +77,7 @@ pub(crate) struct Time {
     pub(crate) undisturbed: bool,
 }
 
-/// The times of one problem on every place, over several passes.
+/// The times of one problem on every placement, over several passes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Observed {
     /// The minimum time of each placement; infinite if it was not measured.
@@ -110,8 +111,9 @@ impl Observed {
 
     /// Typical seconds on each placement: the median over all rounds of the time relative to the round, whose level is the geometric mean
     /// of the placements that compete, at the level of a quiet round. Rounds in which threads had to wait for a core count only if there
-    /// are few others. A program beside this one changes the level of rounds, and all placements of a round alike. The minimum times of several threads are luck: one late thread delays all of them, so that
-    /// the least of ten times is up to half of their median. Without enough rounds, the minimum times.
+    /// are few others. Another program changes the level of rounds, but affects all placements of a round alike. The minimum times of
+    /// several threads are luck: one late thread delays all of them, so the least of ten times can be half of their median. Without
+    /// enough rounds, returns the minimum times.
     pub(crate) fn typical(&self) -> Typical {
         let best = self.least.iter().copied().fold(f64::INFINITY, f64::min);
         let competing: Vec<usize> = (0..self.least.len()).filter(|&i| self.least[i] < BEHIND * best).collect();

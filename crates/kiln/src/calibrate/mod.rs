@@ -1,4 +1,4 @@
-//! Measuring a machine.
+//! Calibration: measures a machine, and evaluates the router's decisions on it.
 
 #[cfg(not(browser_gpu))]
 mod account;
@@ -39,28 +39,28 @@ pub(crate) fn unusable(problem: ProfileProblem) -> Error {
     Error::Unavailable { what: "a usable measurement".into(), reason: problem.to_string() }
 }
 
-/// How much time measuring may take.
+/// The time that a calibration may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effort {
-    /// About half a minute, a minute beside a GPU: enough for good decisions.
+    /// About half a minute, or a minute with a GPU. The decisions are good enough for most programs.
     #[default]
     Quick,
     /// About four times as long, for machines that are always busy.
     Thorough,
 }
 
-/// What a calibration measured.
+/// The result of a calibration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationReport {
-    /// What was measured, with the logical processors that the process may run on.
+    /// The measured machine, with the logical processors that the process may run on.
     pub machine: Machine,
     /// The time it took.
     pub took: Duration,
-    /// Classes measured: operations, and their kinds of shape.
+    /// The number of measured classes: operations, and their kinds of shape.
     pub classes: usize,
-    /// Times measured.
+    /// The number of measured times.
     pub measurements: usize,
-    /// GPUs that failed while they were measured. They are no places of the profile.
+    /// GPUs that failed while they were measured. The profile does not contain them.
     pub left_out: Vec<Absent>,
     /// Where the profile was written, or why it could not be; `None` for an engine without a file.
     pub saved: Option<Result<PathBuf, String>>,

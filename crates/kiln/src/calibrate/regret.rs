@@ -1,4 +1,4 @@
-//! How good the decisions are: what they cost against the best place, measured.
+//! The regret of decisions: the measured time that they lose compared with the best placement.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const ATTEMPTS: usize = 3;
 /// Two times of a GPU confirm one another if they differ by at most this share.
 const CONFIRMED: f64 = 0.05;
 
-/// A way to choose a place.
+/// A policy that chooses placements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The calibrated router.
@@ -34,13 +34,13 @@ pub enum Policy {
     ComplexityTable,
     /// [`BackendSelector::select_backend`]; SIMD and GPU are the best instruction set with all threads.
     RatioRule,
-    /// Always scalar code.
+    /// Always chooses scalar code.
     AlwaysScalar,
-    /// Always the best instruction set with one thread.
+    /// Always chooses the best instruction set with one thread.
     AlwaysOneThread,
-    /// Always the best instruction set with all threads.
+    /// Always chooses the best instruction set with all threads.
     AlwaysAllThreads,
-    /// Always the first GPU.
+    /// Always chooses the first GPU.
     AlwaysGpu,
 }
 
@@ -56,7 +56,7 @@ impl Policy {
         Self::AlwaysGpu,
     ];
 
-    /// What tables call it.
+    /// Its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Router => "router",
@@ -103,7 +103,7 @@ impl Policy {
     }
 }
 
-/// One problem, measured on every place.
+/// One problem, measured on every placement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegretRow {
     /// The operation and its shapes.
@@ -112,24 +112,25 @@ pub struct RegretRow {
     pub op: &'static str,
     /// Whether the shape was held out of the calibration.
     pub held_out: bool,
-    /// Measured seconds on each place; infinite where the place was not worth waiting for.
+    /// Measured seconds on each placement; infinite if the placement was too slow to measure.
     pub seconds: Vec<f64>,
-    /// The same from one half of the measurements alone, and from the other half.
+    /// Measured seconds from one half of the measurements alone, and from the other half.
     pub halves: [Vec<f64>; 2],
-    /// Predicted seconds on each place.
+    /// Predicted seconds on each placement.
     pub predicted: Vec<f64>,
-    /// The fastest place.
+    /// The index of the fastest placement.
     pub best: usize,
     /// Whether the router called its decision unsure.
     pub unsure: bool,
-    /// The place that each policy chooses, in the order of [`Policy::ALL`].
+    /// The index of the placement that each policy chooses, in the order of [`Policy::ALL`].
     pub chosen: [usize; 7],
 }
 
 impl RegretRow {
-    /// `t(chosen) / t(best) - 1`, where one half of the measurements names the best place and the other half has its time: the geometric
-    /// mean over both ways, or 0 if that is negative. The least of several noisy times of equal places is below their mean, so that a
-    /// place that is named and timed by the same measurements would be better than any choice can be.
+    /// Returns `t(chosen) / t(best) - 1`, where one half of the measurements selects the best placement and the other half gives its time:
+    /// the geometric mean over both assignments of the halves, or 0 if that is negative. The least of several noisy times of equal
+    /// placements is below their mean, so a placement that is selected and timed by the same measurements would seem better than any choice
+    /// can be.
     pub fn regret(&self, policy: Policy) -> f64 {
         let chosen = self.chosen[policy as usize];
         let [a, b] = &self.halves;
@@ -137,7 +138,7 @@ impl RegretRow {
         ((ratio(a, b) * ratio(b, a)).sqrt() - 1.0).max(0.0)
     }
 
-    /// `t(chosen) / t(best) - 1` by the times of all measurements.
+    /// Returns `t(chosen) / t(best) - 1` by the times of all measurements.
     pub fn regret_of_all(&self, policy: Policy) -> f64 {
         self.seconds[self.chosen[policy as usize]] / self.seconds[self.best] - 1.0
     }
@@ -151,30 +152,30 @@ fn fastest(seconds: &[f64]) -> usize {
 /// The regret of a policy over many problems.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// Problems.
+    /// The number of problems.
     pub count: usize,
-    /// Geometric mean of `1 + regret`, less 1.
+    /// Geometric mean of `1 + regret`, minus 1.
     pub geomean: f64,
     /// The regret that 95 of 100 problems do not exceed.
     pub p95: f64,
-    /// The worst.
+    /// The maximum regret.
     pub max: f64,
-    /// Share of problems where the best place was chosen, among those where the best two differ by more than 10 %.
+    /// Share of problems where the best placement was chosen, among those where the best two differ by more than 10 %.
     pub right: f64,
 }
 
 /// Measured regret.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegretReport {
-    /// The names of the places.
+    /// The names of the placements.
     pub places: Vec<String>,
-    /// The policies that differ on these places: all of them, or all but the one that needs a GPU.
+    /// The policies that differ on these placements: all of them, or all but the one that needs a GPU.
     pub policies: Vec<Policy>,
     /// The problems.
     pub rows: Vec<RegretRow>,
-    /// Problems left out of the summaries: whenever several threads were measured, they had to wait for a core.
+    /// Problems left out of the summaries: threads had to wait for a core in every sample of several threads.
     pub disturbed: Vec<RegretRow>,
-    /// Recorded graphs on each device and as planned; none where there is no GPU, and so no choice.
+    /// Recorded graphs, measured on each device and in their planned segments; empty on machines without a GPU, where every plan is equal.
     pub graphs: Vec<GraphRow>,
     /// Nanoseconds that a decision takes, on average over the problems.
     pub decision_ns: f64,
@@ -183,7 +184,7 @@ pub struct RegretReport {
 }
 
 impl RegretReport {
-    /// The regret of a policy over the problems that `keep` accepts; `None` when it accepts none.
+    /// Returns the regret of a policy over the problems that `keep` accepts; `None` if it rejects all.
     pub fn summary(&self, policy: Policy, keep: impl Fn(&RegretRow) -> bool) -> Option<Summary> {
         let rows: Vec<&RegretRow> = self.rows.iter().filter(|row| keep(row)).collect();
         let (geomean, p95, max) = spread(rows.iter().map(|row| row.regret(policy)).collect())?;
@@ -199,7 +200,7 @@ impl RegretReport {
         Some(Summary { count, geomean, p95, max, right })
     }
 
-    /// What was measured, with the profile that decided, to replay the decisions elsewhere.
+    /// Returns the measurements and the profile that decided, to replay the decisions elsewhere.
     pub fn recording(&self, engine: &Engine) -> Recording {
         let finite = |&seconds: &f64| (seconds < NEVER).then_some(seconds);
         let problem = |row: &RegretRow| RecordedProblem {
@@ -210,8 +211,8 @@ impl RegretReport {
         Recording { profile: engine.router().profile().clone(), problems }
     }
 
-    /// Geometric mean, 95th percentile and greatest regret of the planned segments of graphs, and the geometric mean of the
-    /// best constant policy: the CPU always, or the same GPU always. `None` where there are no graphs.
+    /// Returns the geometric mean, 95th percentile and maximum of the regret of the planned segments of graphs, and the geometric mean of
+    /// the best constant policy: always the CPU, or always the same GPU. `None` without graphs.
     pub fn graph_summary(&self) -> Option<[f64; 4]> {
         let (geomean, p95, max) = spread(self.graphs.iter().map(GraphRow::regret).collect())?;
         let always = |device: usize| {
@@ -223,8 +224,8 @@ impl RegretReport {
         Some([geomean, p95, max, (0..devices).map(always).fold(f64::INFINITY, f64::min)])
     }
 
-    /// The geometric mean of how far predictions are from measurements: the greater of their ratio and its inverse, over all
-    /// problems and places, and over all graphs and devices.
+    /// Returns the geometric mean of the factors between predictions and measurements (the greater of their ratio and its inverse): over
+    /// all problems and placements, and over all graphs and devices.
     pub fn prediction_error(&self) -> (f64, f64) {
         let error = |pairs: Vec<(f64, f64)>| {
             let logs = pairs.iter().filter(|(a, b)| a.is_finite() && b.is_finite() && *a < 1e5 && *b < 1e5);
@@ -236,12 +237,12 @@ impl RegretReport {
         (error(problems), error(self.graphs.iter().flat_map(|row| pairs(&row.predicted, &row.seconds)).collect()))
     }
 
-    /// The greatest regret of the router among the problems left out, if there are some.
+    /// Returns the maximum regret of the router among the problems left out; `None` if none was left out.
     pub fn worst_disturbed(&self) -> Option<f64> {
         self.disturbed.iter().map(|row| row.regret(Policy::Router)).max_by(f64::total_cmp)
     }
 
-    /// The problems where the policy lost most, worst first.
+    /// Returns the problems where the policy lost most, worst first.
     pub fn worst(&self, policy: Policy, count: usize) -> Vec<&RegretRow> {
         let mut rows: Vec<&RegretRow> = self.rows.iter().collect();
         rows.sort_by(|a, b| b.regret(policy).total_cmp(&a.regret(policy)));
@@ -310,7 +311,7 @@ fn spread(mut regrets: Vec<f64>) -> Option<(f64, f64, f64)> {
     Some((geomean, regrets[(count * 95).div_ceil(100).clamp(1, count) - 1], max))
 }
 
-/// Measures problems on every place of the engine and compares what each policy chooses with the best.
+/// Measures problems on every placement of the engine and compares the choice of each policy with the best placement.
 ///
 /// # Errors
 /// Errors of the operations measured.

@@ -1,5 +1,5 @@
-//! Large operations on host memory: the time on every place alone, and the time as the engine runs them, which may be on the
-//! CPU and a GPU at once.
+//! Measures large operations on host memory: on every placement alone, and as the engine runs them, which may be on the CPU and a
+//! GPU at once.
 
 use kiln_ir::op::{Elementwise, Matmul};
 use kiln_ir::{Buffer, Operand, Operations, Result, Shape, TensorType};
@@ -16,9 +16,9 @@ use crate::runs::Runs;
 pub struct SharedRow {
     /// The operation and its shapes.
     pub problem: String,
-    /// The name of the fastest place alone: all threads of the CPU, or a GPU.
+    /// The name of the fastest single placement: all threads of the CPU, or a GPU.
     pub alone_on: String,
-    /// Its seconds.
+    /// The seconds of that placement.
     pub alone: f64,
     /// Seconds as the engine runs the operation.
     pub seconds: f64,
@@ -33,7 +33,7 @@ fn probes() -> Result<[Probe; 2]> {
     Ok([Probe::new(Elementwise::gelu(), vec![of(&[1 << 26])?])?, Probe::new(Matmul::default(), vec![square; 2])?])
 }
 
-/// Measures large operations on every place alone and as the engine runs them; nothing without a GPU.
+/// Measures large operations on every placement alone and as the engine runs them; returns an empty list without a GPU.
 ///
 /// # Errors
 /// Errors of the operations, such as [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory): the largest takes 512 MiB.

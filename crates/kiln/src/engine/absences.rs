@@ -1,4 +1,4 @@
-//! Which kinds of execution and which GPUs an engine lacks, and why.
+//! The backends and GPUs that an engine lacks, with the reasons.
 
 use kiln_ir::Error;
 use kiln_route::Backend;
@@ -10,11 +10,11 @@ use crate::gpus;
 use crate::gpus::Gpu;
 
 impl Engine {
-    /// The kinds of execution that no place of the engine is of, and the GPUs that it has lost or that failed while they were
-    /// measured, each with the reason.
+    /// Returns the backends without a placement in this engine, and the GPUs that it lost or that failed while they were measured, each
+    /// with the reason.
     ///
-    /// Looks for GPUs, which making an engine does not: the first call of a process may take as long as starting their
-    /// drivers. A missing kind is also reported through `tracing`, once in a process.
+    /// Looks for GPUs, which making an engine does not do: the first call of a process may take as long as starting their
+    /// drivers. A missing backend is also logged through `tracing`, once per process.
     pub fn absent(&self) -> Vec<Absent> {
         let lost = self.gpus.iter().filter_map(|gpu| Some(Absent::gpu(gpu, gpu.gone()?)));
         let mut absent: Vec<Absent> = lost.chain(self.left_out.iter().cloned()).collect();
@@ -45,7 +45,7 @@ impl Engine {
         let in_browser = cfg!(browser_gpu) && backend == Backend::Gpu;
         if !gpus::KINDS.contains(&backend) && !in_browser {
             let features = if backend == Backend::Cuda { "`cuda`" } else { "`gpu`, and `gpu-wasm` in browsers" };
-            return because(format!("this build has no backend for it: that is the feature {features}"));
+            return because(format!("this build does not include it: enable the feature {features}"));
         }
         #[cfg(not(browser_gpu))]
         if self.find_gpus.contains(&backend) {
@@ -53,10 +53,13 @@ impl Engine {
                 Err(why) => why,
                 Ok(found) => {
                     let names: Vec<&str> = found.iter().map(Gpu::name).collect();
-                    because(format!("{} would be a place of a calibrated engine, or if asked for", names.join(", ")))
+                    because(format!(
+                        "call `Engine::calibrate`, or request it in the builder; found {}",
+                        names.join(", ")
+                    ))
                 }
             };
         }
-        because("the engine was asked for other GPUs, or for other kinds of execution".into())
+        because("the builder of the engine requested other GPUs, or other backends".into())
     }
 }

@@ -12,14 +12,14 @@ use super::Engine;
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
 
-/// Limits for each operation and each batch, see [`EngineBuilder::budget`](crate::EngineBuilder::budget).
+/// Limits of time and memory for each operation and each batch; see [`EngineBuilder::budget`](crate::EngineBuilder::budget).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    /// Seconds that it may be predicted to take. More are logged as a warning through `tracing`, with the plan, once for each
+    /// Maximum predicted seconds. Work that exceeds them still runs, but logs a warning with the plan through `tracing`: once for each
     /// operation and its shapes, and for batches once for each number of steps and types of results.
     pub seconds: f64,
-    /// Bytes of operands, results and what is between them that a GPU may hold for it. No GPU is given more, unless it is forced or
-    /// operations are pinned to it; the work then runs on the CPU.
+    /// Maximum bytes of operands, results and intermediate results on a GPU. Work that needs more runs on the CPU, unless a GPU is
+    /// forced or operations are pinned to it.
     pub device_bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl Budgeted {
         self.budget
     }
 
-    /// Whether there is a limit of time.
+    /// Whether the time is limited.
     pub(crate) fn limits_time(&self) -> bool {
         self.budget.seconds < f64::INFINITY
     }
@@ -60,43 +60,45 @@ impl Budgeted {
         }
         if self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(question()) {
             let most = self.budget.seconds;
-            tracing::warn!("predicted to take {seconds:.3e} s where the budget is {most:.3e} s: {}", plan());
+            tracing::warn!("predicted to take {seconds:.3e} s, but the budget is {most:.3e} s: {}", plan());
         }
     }
 }
 
-/// What is known of the memory of a device.
+/// The state of a device's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Bytes that nobody uses, where the driver says so: that of CUDA does. Those that the engine keeps for its next allocations are
-    /// among them.
+    /// Unused bytes, if the driver reports them, as that of CUDA does. They include the bytes that the engine keeps for its next
+    /// allocations.
     pub free: Option<u64>,
-    /// Bytes that a batch may hold there: [`Budget::device_bytes`], where there is such a limit.
+    /// Bytes that a batch may hold there: [`Budget::device_bytes`], if it is limited.
     pub limit: Option<u64>,
-    /// What sizes of allocations are multiples of; 0 on the host.
+    /// Sizes of allocations are multiples of this many bytes; 0 on the host.
     pub granularity: u64,
 }
 
 impl DeviceMemory {
-    /// Bytes that the allocation of a tensor of this many bytes takes at most: up to an eighth more, so that like sizes share memory.
+    /// Returns the maximum bytes that the allocation of a tensor of this many bytes takes: up to an eighth more, so that similar sizes
+    /// can share memory.
     pub fn allocation(&self, bytes: u64) -> u64 {
         if self.granularity == 0 { bytes } else { kiln_device::size_class(bytes, self.granularity) }
     }
 }
 
 impl Engine {
-    /// What is known of the memory of the device at the place of this name, which is opened if it was not. Of the memory of the host
-    /// nothing is known.
+    /// Returns the state of the memory of the device whose placement has this name, which is opened if necessary. For the host all fields
+    /// are empty.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](kiln_ir::Error::Unavailable) when there is no such place; [`Error::DeviceLost`](kiln_ir::Error::DeviceLost),
+    /// [`Error::Unavailable`](kiln_ir::Error::Unavailable) if no placement has this name;
+    /// [`Error::DeviceLost`](kiln_ir::Error::DeviceLost),
     /// [`Error::Driver`](kiln_ir::Error::Driver).
     pub async fn device_memory_async(&self, place: &str) -> Result<DeviceMemory> {
         self.device_memory_waiting(place, Waiting::Elsewhere).await
     }
 
-    /// What is known of the memory of the device at the place of this name, which is opened if it was not. Of the memory of the host
-    /// nothing is known.
+    /// Returns the state of the memory of the device whose placement has this name, which is opened if necessary. For the host all fields
+    /// are empty.
     ///
     /// # Errors
     /// The errors of [`Engine::device_memory_async`].
@@ -126,7 +128,7 @@ impl Engine {
     /// Excludes the GPUs if the work needs more bytes than a GPU may hold.
     pub(crate) fn within_budget(&self, residency: Residency, bytes: impl FnOnce() -> u64) -> Residency {
         let most = self.budgeted.budget.device_bytes;
-        // A forced place runs everything.
+        // A forced placement runs everything.
         if most == u64::MAX || self.router.forced().is_some() || bytes() <= most {
             return residency;
         }

@@ -1,4 +1,4 @@
-//! How an engine is made.
+//! The builder of engines.
 
 use std::path::PathBuf;
 
@@ -31,58 +31,60 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Only this instruction set. Without it every one that the machine has is a place, or only the one that the
+    /// Uses only this instruction set. Otherwise each instruction set of the machine is a placement, or only the one that the
     /// environment variable `KILN_ISA` names.
     pub fn instruction_set(self, isa: Isa) -> Self {
         Self { isa: Some(isa), ..self }
     }
 
-    /// At most this many threads.
+    /// Uses at most this many threads.
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: Some(threads), ..self }
     }
 
-    /// This adapter is a place, too; may be called for several. Without it the GPUs that a calibration of this machine has
-    /// measured are places. Nothing is opened before an operation is sent there. A browser has one adapter, which is opened
-    /// with the engine.
+    /// Adds this adapter as a placement; may be called for several. Otherwise the GPUs that a calibration of this machine has
+    /// measured are placements. An adapter is opened by the first operation that is sent to it. A browser has one adapter, which is
+    /// opened with the engine.
     #[cfg(any(native_gpu, browser_gpu))]
     pub fn adapter(mut self, choice: kiln_wgpu::AdapterChoice) -> Self {
         self.gpus.push(Asked::Adapter(choice));
         self
     }
 
-    /// These adapters are one place, which works as a group: each runs every step on a part of its own of tensors
-    /// [of parts](crate::Tensor::from_parts), and on all of others. Sums over them go through the host. They must be alike.
+    /// Adds these adapters as one placement, a group: each adapter runs every step, on its own part of tensors
+    /// [of parts](crate::Tensor::from_parts), and on the whole of other tensors. Sums over the adapters go through the host. The
+    /// adapters must be alike.
     #[cfg(native_gpu)]
     pub fn adapter_group(mut self, choices: &[kiln_wgpu::AdapterChoice]) -> Self {
         self.gpus.push(Asked::Adapters(choices.to_vec()));
         self
     }
 
-    /// The device of CUDA with this number is a place, too; may be called for several. Without it, and without
-    /// an adapter, the GPUs that a calibration of this machine has measured are places. Nothing is opened before an
-    /// operation is sent there.
+    /// Adds the CUDA device with this ordinal as a placement; may be called for several. Without it, and without
+    /// an adapter, the GPUs that a calibration of this machine has measured are placements. A device is opened by the first
+    /// operation that is sent to it.
     #[cfg(native_cuda)]
     pub fn cuda_device(mut self, ordinal: u32) -> Self {
         self.gpus.push(Asked::Cuda(vec![ordinal]));
         self
     }
 
-    /// The devices of CUDA with these numbers are one place, which works as a group: each runs every step on a part of its own of
-    /// tensors [of parts](crate::Tensor::from_parts), and on all of others. They must be alike. A single number is that device.
+    /// Adds the CUDA devices with these ordinals as one placement, a group: each device runs every step, on its own part of tensors
+    /// [of parts](crate::Tensor::from_parts), and on the whole of other tensors. The devices must be alike. A single ordinal adds that
+    /// device.
     #[cfg(native_cuda)]
     pub fn cuda_group(mut self, ordinals: &[u32]) -> Self {
         self.gpus.push(Asked::Cuda(ordinals.to_vec()));
         self
     }
 
-    /// The adapter of the browser is a place even where it is software, which the router then measures like any other.
+    /// Sets whether the adapter of the browser is a placement even if it is software. It is then measured like any other.
     #[cfg(browser_gpu)]
     pub fn allow_software(self, allowed: bool) -> Self {
         Self { software: allowed, ..self }
     }
 
-    /// Only these kinds of execution. The CPU is always one of them, as what remains when a GPU fails.
+    /// Uses only these backends. Scalar code or SIMD must be among them, because they run the work when a GPU fails.
     pub fn backends(self, backends: &[Backend]) -> Self {
         Self { backends: Some(backends.to_vec()), ..self }
     }
@@ -97,8 +99,8 @@ impl EngineBuilder {
         Self { profile: ProfileSource::Given(Box::new(profile)), ..self }
     }
 
-    /// Decides by a profile that the program has kept: what [`Profile::to_json`] gave. One that is damaged or of another
-    /// machine is ignored; [`Engine::profile_status`] says why.
+    /// Decides by a profile that the program has kept: the output of [`Profile::to_json`]. A damaged or foreign profile is
+    /// ignored; [`Engine::profile_status`] says why.
     pub fn kept_profile(self, json: impl Into<String>) -> Self {
         Self { profile: ProfileSource::Text(json.into()), ..self }
     }
@@ -108,19 +110,19 @@ impl EngineBuilder {
         Self { profile: ProfileSource::None, ..self }
     }
 
-    /// Sends everything to the place of this name, such as `avx2 x1`; [`Engine::places`] lists them.
+    /// Sends everything to the placement with this name, such as `avx2 x1`; [`Engine::places`] lists them.
     pub fn force(self, place: impl Into<String>) -> Self {
         Self { force: Some(place.into()), ..self }
     }
 
-    /// Lets the time of every operation refine the predictions. Off by default: equal calls then run at equal places, and
+    /// Lets the time of every operation refine the predictions. Off by default: equal calls then run on equal placements, and
     /// no clock is read.
     pub fn refine(self, refine: bool) -> Self {
         Self { refine, ..self }
     }
 
-    /// [`EngineBuilder::refine`], starting from the observations in the profile, which [`Engine::save_observed`] keeps
-    /// there and [`Engine::observed_profile`] gives out. Off by default: decisions then depend on what earlier processes met.
+    /// [`EngineBuilder::refine`], starting from the observations in the profile, which [`Engine::save_observed`] writes and
+    /// [`Engine::observed_profile`] returns. Off by default, because decisions then depend on the observations of earlier processes.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn refine_across_runs(self, keep: bool) -> Self {
         Self { keeps_observed: keep, ..self }
@@ -133,7 +135,7 @@ impl EngineBuilder {
         Self { times_kernels: times, ..self }
     }
 
-    /// With what precision products of matrices may read their operands. By default results keep the contract of each operation;
+    /// Sets the precision with which matrix products may read their operands. By default results keep the contract of each operation;
     /// lower precisions are faster where a device has units for them: with CUDA, and for quantised weights on GPUs through wgpu with
     /// cooperative matrices, and with `Int8` on CPUs.
     /// [`Precision`] has the bounds.
@@ -141,7 +143,7 @@ impl EngineBuilder {
         Self { precision, ..self }
     }
 
-    /// Limits of time and memory for each operation and each batch. By default nothing is limited.
+    /// Limits the time and memory of each operation and each batch. By default neither is limited.
     pub fn budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
     }
@@ -149,8 +151,8 @@ impl EngineBuilder {
     /// Makes the engine.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there;
-    /// [`Error::Parameter`] for no threads.
+    /// [`Error::Unavailable`] if an instruction set, a backend or a forced placement is unavailable;
+    /// [`Error::Parameter`] for zero threads.
     #[cfg(not(browser_gpu))]
     pub fn build(self) -> Result<Engine> {
         let opening = self.opening();
@@ -187,7 +189,7 @@ impl EngineBuilder {
         let Some(&best) = isas.last() else {
             return Err(Error::Unavailable {
                 what: format!("backends {:?}", self.backends.unwrap_or_default()),
-                reason: "scalar code or SIMD has to be among them: it is what remains when a GPU fails".into(),
+                reason: "add `Backend::Scalar` or `Backend::Simd`, which run the work when a GPU fails".into(),
             });
         };
         let machine = machine::identify(best, preferred.threads());
@@ -258,7 +260,7 @@ impl EngineBuilder {
 }
 
 impl Engine {
-    /// An engine with settings.
+    /// Returns a builder, to make an engine with settings.
     pub fn builder() -> EngineBuilder {
         EngineBuilder {
             isa: None,

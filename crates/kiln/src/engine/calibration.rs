@@ -9,18 +9,19 @@ use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::gpus::{self, Gpu};
 
 impl Engine {
-    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about half a
-    /// minute with [`Effort::Quick`], twice as long beside a GPU, during which the machine should have nothing else to do.
+    /// Measures this machine, uses the result for later decisions, and stores it in the user's cache directory. With
+    /// [`Effort::Quick`] it takes about half a minute, or a minute with a GPU; the machine should be idle otherwise.
     ///
-    /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
-    /// left out: the report names it, and [`Engine::absent`] does. A machine without a GPU is logged once through `tracing`.
+    /// Measures the GPUs that the engine was asked for, or else every hardware GPU, and makes each a placement. One that fails is
+    /// left out: the report and [`Engine::absent`] name it. A machine without a GPU is logged once through `tracing`.
     ///
-    /// An engine that was limited to some of the threads, instruction sets or backends, or asked for some GPUs, measures what it may use
-    /// and does not write to the user's cache directory, whose profile is for engines without limits, too.
+    /// An engine that is limited to some threads, instruction sets, backends or GPUs measures only those and does not write to the
+    /// user's cache directory, whose profile serves engines without limits, too.
     ///
     /// # Errors
-    /// Errors of the operations measured, which are not expected; [`Unavailable`](kiln_ir::Error::Unavailable) where the GPU that everything
-    /// is sent to fails. The engine is as it was then. A profile that cannot be written is no error; the report says so.
+    /// Errors of the measured operations, which are not expected; [`Unavailable`](kiln_ir::Error::Unavailable) if the forced GPU
+    /// fails. After an error the engine is unchanged. A failed write of the profile is not an error; see
+    /// [`CalibrationReport::saved`].
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
         self.calibrate_by(grid::calibration()?, effort, progress)
     }
@@ -39,7 +40,7 @@ impl Engine {
         }
         let room = (MAX_MEMORIES - 1).min(MAX_PLACES.saturating_sub(self.cpu.len()));
         if all.len() > room {
-            tracing::warn!("of {} GPUs {room} become places: a profile has room for no more", all.len());
+            tracing::warn!("a profile has room for {room} of the {} GPUs; the others are not used", all.len());
             let kinds: Vec<Backend> = all.iter().map(|gpu| gpu.kind()).collect();
             let mut kept = gpus::fitting(&kinds, room).into_iter();
             all.retain(|_| kept.next().unwrap_or(false));
@@ -53,7 +54,7 @@ impl Engine {
         };
         let gpus: Vec<Gpu> = router.places()[self.cpu.len()..].iter().filter_map(&mut behind).collect();
         if !gpus.is_empty() {
-            // A profile serves engines that force other places, too.
+            // A profile serves engines that force other placements, too.
             let unforced = Router::new(profile.clone()).with_precision(self.precision());
             let before =
                 (std::mem::replace(&mut self.router, unforced), std::mem::replace(&mut self.gpus, gpus.clone()));
@@ -69,9 +70,9 @@ impl Engine {
         if let Some(path) = self.profile_file() {
             let before = self.is_shared.then(|| Profile::load(path, &self.machine).ok()).flatten();
             let saved = match before.as_ref().and_then(|before| unknown_gpu(before, gpus::KINDS)) {
-                Some(gpu) => {
-                    Err(format!("it has {gpu}, which this program was built without; `profile_file` names another"))
-                }
+                Some(gpu) => Err(format!(
+                    "it has {gpu}, which this build does not support; set another file with `profile_file`"
+                )),
                 None => self.router.profile().save(path).map_err(|error| error.to_string()),
             };
             report.saved = Some(saved.map(|()| path.to_owned()));
@@ -98,7 +99,7 @@ impl Engine {
     }
 }
 
-/// A GPU of a profile that is of none of these kinds.
+/// Returns the name of a GPU of a profile whose backend is not among `kinds`.
 fn unknown_gpu<'p>(profile: &'p Profile, kinds: &[Backend]) -> Option<&'p str> {
     let is_unknown =
         |place: &&Place| !matches!(place.backend, Backend::Scalar | Backend::Simd) && !kinds.contains(&place.backend);

@@ -1,4 +1,4 @@
-//! Large operations on host memory that the CPU and a GPU do together, each its rows.
+//! Large operations on host memory that the CPU and a GPU run together, each on a part of the rows.
 
 use kiln_device::cut::{Cut, Join, cut, split};
 use kiln_device::waiting::no_thread;
@@ -22,7 +22,7 @@ const WORTH: f64 = 0.9;
 /// Threads of the host that copy to and from a GPU: the CPU computes with the others meanwhile.
 const COPYING: f64 = 4.0;
 
-/// How an operation is shared.
+/// The division of an operation between the CPU and a GPU.
 #[derive(Debug)]
 pub(crate) struct Hybrid {
     cut: Cut,

@@ -1,4 +1,4 @@
-//! The engine: what the machine has, and where each operation goes.
+//! The engine: holds the placements of the machine, and runs each operation on one of them.
 
 mod absences;
 mod budget;
@@ -35,10 +35,10 @@ use crate::gpus::{Gpu, KINDS, Opening};
 use crate::gpus::{WAITING, wait};
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
-/// where nothing can wait, `run_async` runs any of them.
+/// where nothing can block, `run_async` runs any of them.
 ///
-/// Making one costs little: it looks at the processor and reads at most one small file. Threads start with the first
-/// operation that uses them. An engine is shared freely between threads.
+/// Making an engine is cheap: it inspects the processor and reads at most one small file. Threads start with the first
+/// operation that uses them. Threads can share an engine.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) router: Router,
@@ -73,15 +73,15 @@ pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
     let Some(index) = router.places().iter().position(|place| place.name == name) else {
         let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();
         return Err(Error::Unavailable {
-            what: format!("place {name:?}"),
-            reason: format!("the places are {}", names.join(", ")),
+            what: format!("placement {name:?}"),
+            reason: format!("expected one of: {}", names.join(", ")),
         });
     };
     router.with_force(index)
 }
 
 /// The router with its observation settings. Observations in a profile are relative to its predictions; a new profile
-/// has none.
+/// starts without observations.
 pub(crate) fn refining(router: Router, refine: bool, keeps_observed: bool) -> Router {
     match (keeps_observed, refine) {
         (true, _) if cfg!(not(target_arch = "wasm32")) => router.with_kept_history(),
@@ -91,17 +91,17 @@ pub(crate) fn refining(router: Router, refine: bool, keeps_observed: bool) -> Ro
 }
 
 impl Engine {
-    /// An engine with everything that the machine has, and the profile of an earlier calibration if there is one.
+    /// Makes an engine with everything that the machine has, and with the profile of an earlier calibration if one was stored.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the environment variable `KILN_ISA` names an instruction set that is unknown or that
+    /// [`Error::Unavailable`] if the environment variable `KILN_ISA` names an instruction set that is unknown or that
     /// the machine lacks.
     #[cfg(not(browser_gpu))]
     pub fn new() -> Result<Self> {
         Self::builder().build()
     }
 
-    /// Where operations can run, in the order of their names in tables.
+    /// The placements where operations can run, in the order of tables.
     pub fn places(&self) -> &[Place] {
         self.router.places()
     }
@@ -111,18 +111,18 @@ impl Engine {
         &self.machine
     }
 
-    /// What decides.
+    /// The router, which decides where operations run.
     pub fn router(&self) -> &Router {
         &self.router
     }
 
-    /// Where the constants that decide come from.
+    /// The source of the profile that the router decides by.
     pub fn profile_status(&self) -> &ProfileStatus {
         &self.status
     }
 
-    /// The profile with what has been observed, for a program that keeps it ([`EngineBuilder::kept_profile`]). Without
-    /// [`EngineBuilder::refine_across_runs`], and where built-in constants decide, it is the profile as it was read or measured.
+    /// The profile with the observations so far, for a program that keeps it ([`EngineBuilder::kept_profile`]). Without
+    /// [`EngineBuilder::refine_across_runs`], and if built-in constants decide, it is the profile as it was read or measured.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn observed_profile(&self) -> Profile {
         let profile = self.router.profile().clone();
@@ -133,10 +133,10 @@ impl Engine {
         with.unwrap_or(profile)
     }
 
-    /// Puts what has been observed into the profile in [`Engine::profile_file`], for engines that are built later with
-    /// [`EngineBuilder::refine_across_runs`]; of several processes the last one decides. Places of the profile that this engine does
-    /// not have keep their observations. Returns the file; `None` where nothing is written: without that option, without a
-    /// file, and where the file no longer holds the profile by which this engine decides.
+    /// Writes the observations so far into the profile in [`Engine::profile_file`], for engines that are built later with
+    /// [`EngineBuilder::refine_across_runs`]; the last process to write wins. Placements of the profile that this engine does
+    /// not have keep their observations. Returns the file; `None` if nothing is written: without that option, without a
+    /// file, and if the file no longer holds the profile by which this engine decides.
     ///
     /// # Errors
     /// The errors of [`Profile::save`].
@@ -167,7 +167,7 @@ impl Engine {
 
     /// The file that a calibration writes, if any.
     pub fn profile_file(&self) -> Option<&Path> {
-        // One without some GPUs would take them from engines that have them.
+        // A build without some GPU backends would remove their GPUs from the profile of builds that have them.
         let has_all = self.find_gpus.len() == KINDS.len();
         self.profile_path.as_deref().filter(|_| has_all || !self.is_shared)
     }
@@ -178,7 +178,7 @@ impl Engine {
         &self.router.places()[..self.cpu.len()]
     }
 
-    /// With what precision products may read their operands.
+    /// The precision with which products may read their operands.
     pub(crate) fn precision(&self) -> Precision {
         self.cpu.first().map_or(Precision::Contract, Simd::precision)
     }
@@ -218,7 +218,7 @@ impl Engine {
     pub(crate) fn decide(&self, problem: &Problem, residency: &Residency, op: &'static str) -> Result<Decision<'_>> {
         let decision = self.router.decide(problem, residency);
         match decision.seconds() == f64::INFINITY && self.router.forced().is_none() {
-            true => Err(Error::Unsupported { op, backend: "any place of the engine" }),
+            true => Err(Error::Unsupported { op, backend: "any placement of the engine" }),
             false => Ok(decision),
         }
     }
@@ -242,43 +242,42 @@ impl Engine {
     /// The CPU handle of the chosen placement: an instruction set and a number of threads.
     pub(crate) fn simd(&self, decision: &Decision<'_>) -> Result<&Simd> {
         self.cpu.get(decision.index()).ok_or_else(|| Error::Unavailable {
-            what: format!("place {}", decision.place()),
-            reason: "no backend of this build runs there".into(),
+            what: format!("placement {}", decision.place()),
+            reason: "this build does not include its backend".into(),
         })
     }
 
-    /// How many devices the place of this name has: several if it is a group. Each of them holds its own part of tensors
+    /// The number of devices of the placement with this name: several if it is a group. Each of them holds its own part of tensors
     /// [of parts](crate::Tensor::from_parts).
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no place of this name.
+    /// [`Error::Unavailable`] if no placement has this name.
     pub fn devices_of(&self, place: &str) -> Result<usize> {
         Ok(self.device_named(place)?.map_or(1, |position| self.gpus[position].devices()))
     }
 
-    /// The adapters among the places, each opened if it was not: for tensors that stay there and batches of one device.
+    /// Opens and returns the adapters among the placements: for tensors that stay in their memory and batches of one device.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for one that is not there any more.
+    /// [`Error::Unavailable`] for an adapter that was removed.
     #[cfg(native_gpu)]
     pub fn gpu_devices(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
         self.gpus.iter().filter_map(Gpu::device_of::<kiln_wgpu::GpuDevice>).collect()
     }
 
-    /// The devices of CUDA among the places, each opened if it was not: for tensors that stay there and batches of one
-    /// device.
+    /// Opens and returns the CUDA devices among the placements: for tensors that stay in their memory and batches of one device.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for one that is not there any more.
+    /// [`Error::Unavailable`] for a device that was removed.
     #[cfg(native_cuda)]
     pub fn cuda_devices(&self) -> Result<Vec<kiln_cuda::CudaDevice>> {
         self.gpus.iter().filter_map(Gpu::device_of::<kiln_cuda::CudaDevice>).collect()
     }
 
-    /// The predicted time of an operation on each place, and why the chosen one is chosen; displays as a table.
+    /// Returns the predicted time of an operation on each placement, and the reason for the choice; displays as a table.
     ///
     /// # Errors
-    /// What the shape rule of the operation says; [`Error::Unsupported`] for a custom operation without a kernel here.
+    /// The errors of the operation's shape rule; [`Error::Unsupported`] for a custom operation without a kernel here.
     pub fn explain(&self, op: impl Into<Op>, inputs: &[TensorType]) -> Result<Explanation> {
         let op = op.into();
         let problem = Problem::new(&op, inputs)?;
@@ -449,7 +448,7 @@ fn report_saturation(op: &Op, outputs: &[DataMut<'_>]) {
         count => LOGGED.call_once(|| {
             let name = format.name();
             tracing::warn!(
-                "{count} blocks of {name} have elements beyond the format, whose scales are f16: they come back smaller; this is logged once"
+                "{count} blocks of {name} have elements too large for its f16 scales, which were reduced; this is logged once"
             );
         }),
     }

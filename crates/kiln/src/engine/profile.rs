@@ -1,4 +1,4 @@
-//! Where the constants of an engine come from.
+//! The profile of an engine: where its constants come from, and where they are stored.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use kiln_route::{Backend, Machine, Memory, Place, Profile, ProfileProblem};
 use crate::gpus::{self, Gpu};
 use crate::machine;
 
-/// Where the constants of an engine come from.
+/// The source of an engine's profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProfileStatus {
@@ -18,7 +18,7 @@ pub enum ProfileStatus {
     Kept,
     /// Measured by a calibration of this engine.
     Calibrated,
-    /// Built in: the engine was made without a profile, or was given that one.
+    /// Built in: the engine was made without a profile, or the program supplied the profile.
     BuiltIn,
     /// Built in: the profile could not be used. The next calibration replaces it.
     Ignored(ProfileProblem),
@@ -30,13 +30,13 @@ impl std::fmt::Display for ProfileStatus {
             Self::Loaded(path) => write!(f, "measured on this machine earlier, {}", path.display()),
             Self::Kept => f.write_str("measured on this machine earlier, kept by the program"),
             Self::Calibrated => f.write_str("measured by this program"),
-            Self::BuiltIn => f.write_str("built-in constants, or those that the program gave"),
+            Self::BuiltIn => f.write_str("built-in constants, or the profile that the program supplied"),
             Self::Ignored(problem) => write!(f, "built-in constants until this machine is calibrated: {problem}"),
         }
     }
 }
 
-/// Where an engine keeps its profile.
+/// The location of an engine's profile.
 #[derive(Debug, Clone)]
 pub(super) enum ProfileSource {
     UserCache,
@@ -126,7 +126,7 @@ pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileSta
         kept.places().iter().any(|place| place.name == c.place.name && of(place) != of(&c.place))
     };
     if wanted.cpu.iter().any(is_other) {
-        let reason = "places of the CPU have the threads of their names, and run on the CPU";
+        let reason = "a CPU placement has another backend or other threads than its name says";
         return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
     }
     let gpus = kept.places().iter().skip_while(|place| !place.backend.is_gpu());
@@ -134,12 +134,12 @@ pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileSta
     if gpus.clone().any(|place| !place.backend.is_gpu())
         || !order.clone().take(wanted.gpus.len()).eq(wanted.gpus.iter().map(Gpu::name))
     {
-        let reason = "GPUs do not stand behind the places of the CPU, in the order in which they are asked for";
+        let reason = "expected the CPU placements first, then the GPUs in the order of their requests";
         return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
     }
     let memories = kept.places().iter().filter(|place| place.memory != Memory::HOST).map(|place| place.memory);
     if !memories.eq((0..gpus.count()).map(gpus::memory)) {
-        let reason = "each GPU needs a memory of its own, and places of the CPU are in that of the host";
+        let reason = "expected a separate memory for each GPU, and host memory for CPU placements";
         return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
     }
     Ok(kept)

@@ -1,4 +1,4 @@
-//! How long the GPU of a browser takes: samples outlast the clock of a page, which is coarse.
+//! Measures the times of a browser's GPU, with samples that are long compared with the coarse clock of a page.
 
 use kiln_ir::op::{BroadcastTo, Elementwise, Op, OwnedCall, Reduce, Reduction};
 use kiln_ir::{DataMut, Operand, Result};

@@ -1,4 +1,4 @@
-//! What an engine asks of a device, whatever backend drives it.
+//! The interface between an engine and a device, for every backend.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Opens the device if it is not open.
     fn open(&self, waiting: Waiting) -> Pending<'_, ()>;
 
-    /// The devices that work as one.
+    /// The number of devices: several for a group.
     fn devices(&self) -> usize {
         1
     }
@@ -108,7 +108,7 @@ impl Resident {
         let tensor: &dyn Any = &*self.0;
         tensor.downcast_ref().ok_or_else(|| Error::Unavailable {
             what: "a tensor of another backend".into(),
-            reason: "move it to the device first".into(),
+            reason: "move it to this device first, with `Engine::move_to`".into(),
         })
     }
 
@@ -152,7 +152,7 @@ pub(super) struct On<D: Driver> {
     /// The label that the device must have: the same choice may select another device later.
     name: String,
     label: fn(&D) -> String,
-    /// Replaced if a lost device is opened anew.
+    /// Replaced when a lost device is reopened.
     backend: RwLock<Arc<Backend<D>>>,
     choice: D::Choice,
     options: D::Options,
@@ -178,7 +178,7 @@ impl<D: Driver> On<D> {
     fn checked(&self, device: &D) -> Result<D> {
         let found = (self.label)(device);
         if found != self.name {
-            let reason = format!("{found} answers in its place now");
+            let reason = format!("the same choice now selects {found}");
             return Err(Error::Unavailable { what: self.name.clone(), reason });
         }
         Ok(device.clone())
@@ -193,7 +193,7 @@ impl<D: Driver> On<D> {
         self.checked(self.backend().device()?)
     }
 
-    /// The same for callers that cannot block. Native builds block while opening the device, which happens once.
+    /// The device, for callers that cannot block. Native builds block while opening the device, which happens once.
     pub(super) async fn device_waiting(&self, _: Waiting) -> Result<D> {
         #[cfg(not(target_arch = "wasm32"))]
         return self.device();
@@ -202,8 +202,8 @@ impl<D: Driver> On<D> {
     }
 }
 
-/// Implements the traits above for a driver, of whose choices `$devices` counts the devices. A blanket implementation is impossible: only for a concrete driver can the
-/// compiler prove that its futures are `Send`.
+/// Implements the traits above for a driver; `$devices` counts the devices of one of its choices. A blanket implementation is
+/// impossible: only for a concrete driver can the compiler prove that its futures are `Send`.
 macro_rules! devices_of {
     ($driver:ty, $devices:expr) => {
         impl OnDevice for Tensor<$driver> {
@@ -474,17 +474,17 @@ devices_of!(kiln_cuda::CudaDevice, |_: &_| 1);
 #[cfg(native_cuda)]
 devices_of!(kiln_device::Group<kiln_cuda::CudaDevice>, Vec::len);
 
-/// Who drives devices while a blocking call waits for them.
+/// The mode of blocking calls: the calling thread drives the device while it waits.
 #[cfg(not(target_arch = "wasm32"))]
 pub const WAITING: Waiting = Waiting::Here;
-/// The browser does.
+/// The mode of browsers: the browser drives the device.
 #[cfg(target_arch = "wasm32")]
 pub const WAITING: Waiting = Waiting::Elsewhere;
 
-/// Waits for a future of [`WAITING`].
+/// Waits for a future that was made with [`WAITING`].
 ///
 /// # Errors
-/// Those of the future; [`Error::Unavailable`] where a browser would have to wait.
+/// The errors of the future; [`Error::Unavailable`] if a browser would have to wait.
 pub fn wait<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     #[cfg(not(target_arch = "wasm32"))]
     return kiln_device::waiting::block_on(future);

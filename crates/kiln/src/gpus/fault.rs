@@ -1,12 +1,12 @@
-//! Which GPU an error is of.
+//! Errors of work on GPUs, with the GPU that failed.
 
 use kiln_ir::Error;
 
 use super::Gpu;
 use crate::Engine;
 
-/// An error of work on a GPU, and the GPU that failed. That need not be the one that was to compute: another one may hold an operand.
-/// An error without a GPU is of the caller or of elements that no GPU has, and cannot be avoided on another device.
+/// An error of work on a GPU, and the GPU that failed. It may be another GPU than the one that computes, because another one may hold
+/// an operand. An error without a GPU is caused by the caller or by data on the host, and would occur on every device.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) gpu: Option<Gpu>,
@@ -32,9 +32,9 @@ impl From<Error> for Fault {
 }
 
 impl Engine {
-    /// The place to leave out after an error, so that work goes on elsewhere: that of the GPU that failed, which is given up if nothing
-    /// more can run there. `None` if the error is to be returned: it is of no GPU of this engine, or of one that was left out already and
-    /// holds an operand alone, or a place is forced.
+    /// Returns the placement to exclude after an error, so that the work runs on another device: that of the failed GPU, which is excluded
+    /// permanently if it is lost. `None` if the error is to be returned: it concerns no GPU of this engine, or a GPU that was excluded
+    /// before and holds the only copy of an operand, or a placement is forced.
     pub(crate) fn exclude_after(&self, fault: &Fault, excluded: &[usize]) -> Option<usize> {
         let gpu = fault.gpu.as_ref()?;
         let place = self.cpu.len() + self.position(gpu)?;

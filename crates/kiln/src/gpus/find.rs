@@ -1,4 +1,4 @@
-//! Finding GPUs: adapters of wgpu by their labels, devices of CUDA by their numbers and names.
+//! Finds GPUs: wgpu adapters by their labels, CUDA devices by their ordinals and names.
 // A build without GPU backends finds no device.
 #![cfg_attr(not(any(feature = "gpu", feature = "cuda")), allow(unused))]
 
@@ -13,7 +13,7 @@ use super::{Asked, Gpu, Opening};
 #[cfg(native_gpu)]
 mod adapters {
     use kiln_device::Group;
-    use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuDevice};
+    use kiln_wgpu::{AdapterChoice, AdapterKind, GpuDevice, GpuDeviceOptions};
 
     use super::*;
 
@@ -30,7 +30,7 @@ mod adapters {
 
     /// The adapter with this label, or the group of adapters with these.
     pub(super) fn named(name: &str, opening: &Opening) -> Gpu {
-        let options = DeviceOptions::new().precision(opening.precision);
+        let options = GpuDeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };
         let options = match &opening.code_folder {
             Some(folder) => options.pipeline_folder(folder),
@@ -50,7 +50,7 @@ mod adapters {
     pub(super) fn chosen_group(choices: &[AdapterChoice], opening: &Opening) -> Result<Gpu> {
         let labels = choices.iter().map(|choice| Ok(GpuDevice::find(choice)?.label)).collect::<Result<Vec<_>>>()?;
         match labels.len() {
-            0 => Err(Error::Unavailable { what: "a group of adapters".into(), reason: "it names no adapter".into() }),
+            0 => Err(Error::Unavailable { what: "a group of adapters".into(), reason: "expected one or more adapters, found 0".into() }),
             _ => Ok(named(&labels.join(AND), opening)),
         }
     }
@@ -67,7 +67,7 @@ mod adapters {
         if gpus.is_empty() {
             // If there is no adapter at all, this error says why.
             let software = GpuDevice::find(&AdapterChoice::Any)?;
-            let reason = format!("{} is software, which is used only when it is asked for", software.label);
+            let reason = format!("{} is software, which is used only if it is requested by name", software.label);
             return Err(Error::Unavailable { what: "a GPU".into(), reason });
         }
         Ok(gpus)
@@ -76,7 +76,7 @@ mod adapters {
 
 #[cfg(native_cuda)]
 mod cuda {
-    use kiln_cuda::{CudaDevice, DeviceInfo, DeviceOptions, DriverProblem};
+    use kiln_cuda::{CudaDevice, CudaDeviceOptions, DeviceInfo, DriverProblem};
     use kiln_device::Group;
 
     use super::*;
@@ -107,7 +107,7 @@ mod cuda {
         let ordinals =
             parts.and_then(|(ordinals, _)| ordinals.split(" + ").map(|ordinal| ordinal.parse().ok()).collect());
         let ordinals: Vec<u32> = ordinals.unwrap_or_else(|| vec![u32::MAX]);
-        let options = DeviceOptions::new().precision(opening.precision);
+        let options = CudaDeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };
         let options = match &opening.code_folder {
             Some(folder) => options.kernel_folder(folder),
@@ -129,7 +129,7 @@ mod cuda {
         let find = |&ordinal: &u32| {
             devices.iter().find(|info| info.ordinal == ordinal).ok_or_else(|| Error::Unavailable {
                 what: format!("CUDA device {ordinal}"),
-                reason: format!("there are {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
+                reason: format!("found {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
             })
         };
         let found = ordinals.iter().map(find).collect::<Result<Vec<_>>>()?;
@@ -139,8 +139,8 @@ mod cuda {
             (_, None) if found.len() > 1 => Ok(named(&place_of_group(found.into_iter()), opening)),
             (_, other) => {
                 let reason = match other {
-                    Some(other) => format!("{} is of another kind; the devices of a group are alike", place(other)),
-                    None => "it names no device".into(),
+                    Some(other) => format!("{} is of another kind; use equal devices in a group", place(other)),
+                    None => "expected one or more ordinals, found 0".into(),
                 };
                 Err(Error::Unavailable { what: "a group of CUDA devices".into(), reason })
             }
@@ -151,7 +151,7 @@ mod cuda {
     pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
         if devices.is_empty() {
-            let reason = "no device of the driver answers".into();
+            let reason = "the driver lists devices, but opening each of them failed".into();
             return Err(Error::Unavailable { what: "CUDA".into(), reason });
         }
         Ok(devices.iter().map(|info| named(&place(info), opening)).collect())
@@ -184,7 +184,7 @@ impl Gpu {
             #[cfg(browser_gpu)]
             Asked::Adapter(ref choice) => Err(Error::Unavailable {
                 what: format!("{choice:?}"),
-                reason: "a browser opens its adapter with `build_async`".into(),
+                reason: "call `build_async`, which opens the adapter of a browser".into(),
             }),
             #[cfg(native_cuda)]
             Asked::Cuda(ref ordinals) => cuda::chosen(ordinals, opening),
@@ -218,7 +218,7 @@ impl Gpu {
             let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
             if !logged.contains(&kind) {
                 logged.push(kind);
-                tracing::info!("without {kind}: {why}");
+                tracing::info!("no GPU of the backend {kind} was found: {why}");
             }
         }
         found
@@ -236,7 +236,7 @@ fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
         #[cfg(native_cuda)]
         Backend::Cuda => cuda::hardware(opening),
         _ => {
-            let reason = "this build has no backend for it".into();
+            let reason = "this build does not include it".into();
             Err(Error::Unavailable { what: kind.to_string(), reason })
         }
     }

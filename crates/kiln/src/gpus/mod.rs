@@ -1,4 +1,4 @@
-//! GPUs as places of an engine. They are found, measured, used and given up in one way, whatever backend drives them.
+//! GPUs as placements of an engine. They are found, measured, used and excluded in the same way for every backend.
 // A build without GPU backends has no GPUs.
 #![cfg_attr(not(any(native_gpu, native_cuda, browser_gpu)), allow(unused))]
 // A browser opens its one adapter together with the engine, and measures it with other clocks.
@@ -133,21 +133,21 @@ struct State {
     name: String,
     kind: Backend,
     device: Box<dyn Device>,
-    /// Why it is lost permanently; set once, after which nothing is sent to it.
+    /// The error after which nothing more is sent to it; set once.
     gone: OnceLock<Error>,
     /// Whether it has been logged that the GPU refused something, and that it lacked an operation.
     logged_refused: AtomicBool,
     logged_lacking: AtomicBool,
 }
 
-/// How the devices of an engine are opened.
+/// The options for opening the devices of an engine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Opening {
     /// The folder of compiled code.
     pub(crate) code_folder: Option<PathBuf>,
     /// Whether executions time each kernel.
     pub(crate) times_kernels: bool,
-    /// How operands of products may be rounded.
+    /// The precision with which products may read their operands.
     #[cfg_attr(not(any(native_gpu, native_cuda)), allow(dead_code))]
     pub(crate) precision: Precision,
 }
@@ -176,7 +176,7 @@ impl Gpu {
         self.gone().is_some()
     }
 
-    /// Why nothing more is sent to it.
+    /// The error after which nothing more is sent to it, if any.
     pub(crate) fn gone(&self) -> Option<&Error> {
         self.0.gone.get()
     }
@@ -194,7 +194,7 @@ impl Gpu {
         self.0.device.has_kernel(custom)
     }
 
-    /// How many devices it is: several if it is a group.
+    /// The number of devices: several if it is a group.
     pub(crate) fn devices(&self) -> usize {
         self.0.device.devices()
     }
@@ -236,7 +236,7 @@ impl Gpu {
         let device: &dyn std::any::Any = &*self.0.device;
         match device.downcast_ref::<On<kiln_wgpu::GpuDevice>>() {
             Some(on) => on.device_waiting(WAITING).await,
-            None => Err(Error::Unavailable { what: self.name().to_owned(), reason: "it is not of wgpu".into() }),
+            None => Err(Error::Unavailable { what: self.name().to_owned(), reason: "it is not a device of wgpu".into() }),
         }
     }
 
@@ -298,7 +298,7 @@ impl Gpu {
             None => return false,
         };
         if first {
-            tracing::warn!("{}: {error}; the work goes on elsewhere{lasting}", self.name());
+            tracing::warn!("{}: {error}; the work runs on another device{lasting}", self.name());
         }
         true
     }
@@ -308,7 +308,7 @@ impl Gpu {
     pub(crate) fn failed_to_be_measured(&self, error: &Error) -> bool {
         let of_device = Failure::of(error).is_some();
         if of_device && self.0.gone.set(error.clone()).is_ok() {
-            tracing::warn!("{} cannot be measured and is no place: {error}", self.name());
+            tracing::warn!("{} cannot be measured and is excluded from all work: {error}", self.name());
         }
         of_device
     }
@@ -321,18 +321,18 @@ impl Gpu {
         }
         match self.0.device.reopen(waiting).await {
             Ok(reopened) => {
-                tracing::warn!("{}: {error}; opened anew", self.name());
+                tracing::warn!("{}: {error}; the device was reopened", self.name());
                 reopened
             }
             Err(why) => {
-                tracing::warn!("{}: not opened anew: {why}", self.name());
+                tracing::warn!("{}: the lost device could not be reopened: {why}", self.name());
                 false
             }
         }
     }
 }
 
-/// What an error of a device means for the work that was sent to it.
+/// The consequence of a device's error for the work that was sent to it.
 enum Failure {
     /// The device takes no more work.
     Gone,

@@ -1,4 +1,4 @@
-//! How long a GPU takes.
+//! Measures the times of a GPU: launches, transfers and operations.
 
 use kiln_device::host_copy;
 use kiln_ir::graph::Graph;
@@ -80,11 +80,11 @@ fn measured(
         match transfer.check(bandwidth) {
             Ok(()) => return Ok((latency, transfer)),
             Err(why) if attempt + 1 < ATTEMPTS => {
-                tracing::debug!("{what} of {}: {why}; measured again", gpu.name());
+                tracing::debug!("{what} of {}: {why}; measuring again", gpu.name());
             }
             Err(why) => {
                 let limit = why.bandwidth / 1e9;
-                tracing::warn!("{what} of {}: {why}; {limit:.0} GB/s are assumed", gpu.name());
+                tracing::warn!("{what} of {}: {why}; assuming {limit:.0} GB/s", gpu.name());
                 return Ok((latency, transfer.limited(bandwidth)));
             }
         }

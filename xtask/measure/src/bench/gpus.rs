@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use kiln_benches::measure::{Effort, Run, Sampler, Timing};
-use kiln_cuda::{CudaBackend, CudaDevice, DeviceInfo, DeviceOptions};
+use kiln_cuda::{CudaBackend, CudaDevice, CudaDeviceOptions, DeviceInfo};
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, DataMut, Error, Operand};
 use kiln_simd::{Isa, Operations, Simd};
@@ -235,7 +235,7 @@ fn opened(info: &AdapterInfo) -> kiln_ir::Result<OpenAdapter> {
 }
 
 fn opened_cuda(info: &DeviceInfo) -> kiln_ir::Result<OpenCuda> {
-    let device = CudaDevice::open(info.ordinal, &DeviceOptions::new())?;
+    let device = CudaDevice::open(info.ordinal, &CudaDeviceOptions::new())?;
     Ok(OpenCuda { backend: CudaBackend::on(device.clone()), device })
 }
 

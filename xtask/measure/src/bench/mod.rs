@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Names of the user are checked before minutes are spent.
     if !arguments.only.is_empty() && !names().iter().any(|name| arguments.wants(name)) {
         let all = names().into_iter().collect::<Vec<_>>().join("; ");
-        return Err(format!("no operation is called {}; there are {all}", arguments.only.join(" or ")).into());
+        return Err(format!("no operation is named {}; the names are {all}", arguments.only.join(" or ")).into());
     }
     models::check(&arguments.model)?;
     let peers = report::docs::read_peers(&arguments.peers)?;
@@ -229,7 +229,7 @@ fn operation_names() -> BTreeSet<&'static str> {
     verified.into_iter().chain(operations::ALL.iter().map(|measured| measured.name)).collect()
 }
 
-/// The command line as a person would type it for the same figures: without paths of this machine.
+/// The command line that a user would type for the same figures: without paths of this machine.
 fn command(arguments: &Arguments) -> String {
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut words = vec!["cargo xtask bench".to_owned()];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kiln_cuda::{CudaBackend, CudaDevice, DeviceOptions};
+use kiln_cuda::{CudaBackend, CudaDevice, CudaDeviceOptions};
 use kiln_ir::op::Bound;
 use kiln_ir::op::reference::{Accuracy, Case, check, conform_within};
 use kiln_ir::{Buffer, Data, Error, Operand, Operations, TensorType};
@@ -48,7 +48,7 @@ fn devices(step: usize) -> Vec<Box<dyn Backend>> {
     let gpus = super::find::adapters().into_iter().map(|adapter| Box::new(gpu(adapter.index)) as Box<dyn Backend>);
     let cuda = |info: kiln_cuda::DeviceInfo| {
         // A device that does not open gives its error for every case.
-        let device = CudaDevice::open(info.ordinal, &DeviceOptions::new().kernel_folder(KERNELS));
+        let device = CudaDevice::open(info.ordinal, &CudaDeviceOptions::new().kernel_folder(KERNELS));
         let backend = device.map_or_else(|_| CudaBackend::with_choice(info.ordinal), CudaBackend::on);
         Cuda { backend, name: super::find::cuda_name(&info), step }
     };

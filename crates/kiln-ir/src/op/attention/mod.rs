@@ -23,27 +23,27 @@ pub struct Attention {
     /// Whether a query sees only the keys up to its own position. Without positions the last query is at the last key, so query
     /// `i` of `s` sees the keys `0 ..= t - s + i`, and there must be no fewer keys than queries.
     pub causal: bool,
-    /// What the products of queries and keys are multiplied by; `1/√d` when `None`.
+    /// The factor of the products of queries and keys; `1/√d` when `None`.
     pub scale: Option<Param>,
-    /// How many keys a causal query sees at most, the last ones up to its own position, which counts.
+    /// Maximum number of keys that a causal query sees: the last ones up to its own position, which is included.
     pub window: Option<u32>,
     /// The cap of scores: `cap tanh(score / cap)` takes the place of each.
     pub soft_cap: Option<Param>,
-    /// Which operands follow q, k and v.
+    /// The operands that follow q, k and v.
     pub operands: AttentionOperands<()>,
 }
 
 /// The optional operands of an [`Attention`], which follow q, k and v.
 ///
-/// `T` is what is known of them: nothing but that they are there, their positions in the list of operands, or the operands.
+/// `T` is `()` if only their presence is known, `usize` for their positions in the list of operands, or the type of the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttentionOperands<T> {
-    /// Which keys a query sees, as booleans (true: it does), or what is added to scores, as floats (-∞ hides a key):
+    /// The keys that a query sees, as booleans (true: it does), or numbers that are added to scores, as floats (-∞ hides a key):
     /// `[s, t]`, `[heads, s, t]` or `[batch, heads, s, t]`. An extent of 1 serves every query, key, head or sequence.
     pub mask: Option<T>,
     /// The positions of queries, `[s]` or `[batch, s]` of u32. Without them the last query is at the last key.
     pub positions: Option<T>,
-    /// How many keys each sequence has, `[batch]` or `[1]` of u32, at most t: no query sees those from there on.
+    /// The number of keys of each sequence, `[batch]` or `[1]` of u32, at most t: queries do not see the keys beyond it.
     pub lengths: Option<T>,
     /// A logit of each query head that takes part in the softmax without a value, `[heads]` of floats.
     pub sinks: Option<T>,
@@ -59,7 +59,7 @@ impl<T> Default for AttentionOperands<T> {
 }
 
 impl<T> AttentionOperands<T> {
-    /// Something else of each operand that is there, in their order.
+    /// Applies a function to each operand that is present, in their order.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> AttentionOperands<U> {
         AttentionOperands {
             mask: self.mask.map(&mut of),
@@ -70,7 +70,7 @@ impl<T> AttentionOperands<T> {
         }
     }
 
-    /// References to those that are there.
+    /// References to those that are present.
     pub fn as_ref(&self) -> AttentionOperands<&T> {
         AttentionOperands {
             mask: self.mask.as_ref(),
@@ -81,7 +81,7 @@ impl<T> AttentionOperands<T> {
         }
     }
 
-    /// Those that are there, in their order.
+    /// Those that are present, in their order.
     pub fn into_vec(self) -> Vec<T> {
         [self.mask, self.positions, self.lengths, self.sinks, self.slopes].into_iter().flatten().collect()
     }
@@ -138,7 +138,7 @@ pub struct AttentionExtents {
 }
 
 impl AttentionExtents {
-    /// How many keys query `i` sees, the first ones, where nothing but causality hides any.
+    /// Number of keys that query `i` sees, from the first on, if only causality hides keys.
     pub fn visible(&self, causal: bool, i: usize) -> usize {
         if causal { self.t - self.s + i + 1 } else { self.t }
     }
@@ -220,7 +220,7 @@ impl Attention {
         self.scale.map_or_else(|| (1.0 / (d.max(1) as f64).sqrt()) as f32, Param::get)
     }
 
-    /// What query `i` sees of a sequence of `length` keys; `position` is its position where positions are an operand.
+    /// The keys that query `i` sees of a sequence of `length` keys; `position` is its position if positions are an operand.
     pub fn sight(&self, e: &AttentionExtents, i: usize, length: usize, position: Option<u32>) -> Sight {
         // One past the query's position, which is negative if the sequence has fewer keys than queries.
         let after =
@@ -231,7 +231,7 @@ impl Attention {
         Sight { begin, end, position }
     }
 
-    /// That every sequence has at most `t` keys.
+    /// Checks that every sequence has at most `t` keys.
     ///
     /// # Errors
     /// [`Error::Index`] for the first that is longer.
@@ -254,7 +254,7 @@ impl Attention {
     pub fn extents(&self, q: &Shape, k: &Shape, v: &Shape) -> Result<AttentionExtents> {
         let op = "attention";
         let ([outer_q @ .., heads, s, d], [outer_k @ .., kv_heads, t, d_k]) = (q.dims(), k.dims()) else {
-            return Err(Error::Shape { op, reason: format!("{q} and {k} are not both heads of rows") });
+            return Err(Error::Shape { op, reason: format!("{q} and {k} are not both heads of rows, [.., h, n, d]") });
         };
         let dv = match v.dims().split_last() {
             Some((dv, rows)) if rows == &k.dims()[..k.rank() - 1] => *dv,
@@ -285,7 +285,7 @@ impl Attention {
         match self.window {
             Some(0) => return refused("a window of 0 keys hides every key".to_owned()),
             Some(window) if !self.causal => {
-                return refused(format!("a window of {window} keys of attention that is not causal"));
+                return refused(format!("a window of {window} keys needs causal attention"));
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Operations that move elements and change none: what the shape of a tensor is, and which part of it.
+//! Operations that move elements without changing them: shapes of tensors, and parts of them.
 //!
 //! Each of them is one [`StridedCopy`] an operand, so a backend has one kernel for all. A [`Reshape`] moves nothing, and neither does a
 //! permutation of extents of 1 or a slice of everything: in a recorded graph the result is the operand ([`Operation::renames`]).

@@ -11,7 +11,7 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// `(before, after)` of each dimension, outermost first; none is added along those that are not named.
+    /// `(before, after)` of each dimension, outermost first; dimensions beyond the list are not padded.
     ///
     /// # Errors
     /// [`Error::Shape`] for more dimensions than a tensor has.
@@ -75,7 +75,7 @@ impl Operation for Pad {
         if !x.dtype.holds(value) {
             return Err(Error::Parameter {
                 op,
-                reason: format!("the value {value} is no {}, as the elements are", x.dtype),
+                reason: format!("the value {value} is not a number that elements of {} can have", x.dtype),
             });
         }
         let mut dims = [0; MAX_RANK];

@@ -16,7 +16,7 @@ impl Permute {
         let once = |axis: usize| axes.iter().filter(|&&a| a == axis).count() == 1;
         if axes.len() > MAX_RANK || !(0..axes.len()).all(once) {
             let reason =
-                format!("{axes:?} is not a permutation; each of 0..{} is taken once", axes.len().min(MAX_RANK));
+                format!("{axes:?} is not a permutation; each of 0..{} must occur once", axes.len().min(MAX_RANK));
             return Err(Error::Parameter { op: "permute", reason });
         }
         let mut permute = Self { rank: axes.len() as u8, axes: [0; MAX_RANK] };

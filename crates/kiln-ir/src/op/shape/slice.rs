@@ -46,34 +46,34 @@ impl Slice {
     pub fn cut(mut self, axis: usize, range: Range<usize>, step: usize) -> Result<Self> {
         let (start, end) = (range.start, range.end);
         if step == 0 {
-            return Err(Error::Parameter { op: "slice", reason: "the step is 0; it is at least 1".into() });
+            return Err(Error::Parameter { op: "slice", reason: "the step is 0; it must be at least 1".into() });
         }
         if start > end {
             return Err(Error::View { what: "slice", reason: format!("{range:?} ends before it starts") });
         }
         let Some(cut) = self.cuts.get_mut(axis) else {
-            let reason = format!("there is no dimension {axis}; a tensor has at most {MAX_RANK}");
+            let reason = format!("dimension {axis} does not exist; a tensor has at most {MAX_RANK}");
             return Err(Error::View { what: "slice", reason });
         };
         *cut = Cut { start, end, step };
         Ok(self)
     }
 
-    /// The parts of a dimension that follow one another, so long each. The last one has to end where the dimension does.
+    /// Consecutive parts of a dimension with these lengths. The last one has to end where the dimension does.
     ///
     /// # Errors
-    /// [`Error::Parameter`] when there is no part, [`Error::View`] for a dimension that no tensor has and for parts that no
+    /// [`Error::Parameter`] when no length is given, [`Error::View`] for a dimension that no tensor has and for parts that no
     /// tensor is as long as.
     pub fn parts(axis: usize, lengths: &[usize]) -> Result<Vec<Self>> {
         if lengths.is_empty() {
-            return Err(Error::Parameter { op: "split", reason: "there are no parts; at least one is taken".into() });
+            return Err(Error::Parameter { op: "split", reason: "no lengths are given, at least 1 is needed".into() });
         }
         let mut start = 0usize;
         let mut parts = Vec::with_capacity(lengths.len());
         for (i, &length) in lengths.iter().enumerate() {
             let end = start.checked_add(length).filter(|&end| end < usize::MAX).ok_or_else(|| Error::View {
                 what: "split",
-                reason: format!("parts of {lengths:?} are longer together than any tensor"),
+                reason: format!("parts of {lengths:?} are longer together than any dimension"),
             })?;
             let mut part = Self::along(axis, start..end, 1)?;
             part.last = (i + 1 == lengths.len()).then_some(axis as u8);

@@ -1,10 +1,10 @@
-//! What every operation that only moves elements comes to: strided copies.
+//! Strided copies: the common form of all operations that only move elements.
 
 use std::ops::Range;
 
 use crate::{DType, MAX_RANK, TensorType};
 
-/// One dimension of a [`StridedCopy`]: this many steps, each of them so far on either side.
+/// One dimension of a [`StridedCopy`]: the number of steps, and their lengths in the source and in the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim {
     /// Number of steps.
@@ -20,7 +20,7 @@ pub struct Dim {
 /// A unit is an element, or two bytes of the blocks of a quantised format. Every unit of the destination is written at most
 /// once. Dimensions come outermost first, as they do in the destination; those of extent 1 are left out and neighbours that
 /// follow one another on both sides are merged, so that a copy of contiguous memory has one dimension and the copy of a
-/// single unit none.
+/// single unit has rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StridedCopy {
     unit: usize,
@@ -131,7 +131,7 @@ impl StridedCopy {
         copy
     }
 
-    /// The units that are read, and those that are written, as ranges that hold all of them; of an empty copy none.
+    /// The units that are read, and those that are written, as ranges that hold all of them; both are empty for an empty copy.
     pub fn windows(&self) -> [Range<usize>; 2] {
         let [read, written] = self.ends();
         if self.is_empty() { [0..0, 0..0] } else { [self.first[0]..read, self.first[1]..written] }

@@ -74,13 +74,13 @@ impl FlashAttention {
     pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool, tile: FlashTile) -> Result<Self> {
         let wrong = |reason| Err(Error::Parameter { op: "attention", reason });
         if !takes([input, output]) {
-            return wrong(format!("{output:?} from {input:?} on tensor cores"));
+            return wrong(format!("tensor cores do not compute {output:?} from {input:?}: use F16 or Bf16 inputs"));
         }
         let Some(width) = Self::width(d) else {
-            return wrong(format!("rows of {d} elements on tensor cores"));
+            return wrong(format!("rows on tensor cores must have 64, 80, 96, 128 or 256 elements, not {d}"));
         };
         if !tile.holds(width) {
-            return wrong(format!("{tile:?} for rows of {d} elements"));
+            return wrong(format!("{tile:?} does not hold rows of {d} elements: use FlashTile::for_extents"));
         }
         Ok(Self { input, output, width, causal, tile, parts: false })
     }
@@ -108,7 +108,10 @@ impl FlashAttention {
     fn launch_parts(&self, extents: &AttentionExtents, scale: f32, parts: u32) -> Result<Launch> {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         if d != self.width as usize {
-            return Err(Error::Shape { op: "attention", reason: format!("{}: rows of {d} elements", self.name()) });
+            return Err(Error::Shape {
+                op: "attention",
+                reason: format!("{} does not support rows of {d} elements", self.name()),
+            });
         }
         let scale = base_2(scale)?;
         let rows = extent("queries", group.saturating_mul(s), MOST)?;
@@ -431,7 +434,7 @@ pub fn plan(
 ) -> Result<AttentionPlan<FlashAttention>> {
     let rows = extents.group.saturating_mul(extents.s);
     let Some(width) = FlashAttention::width(extents.d) else {
-        let reason = format!("rows of {} elements on tensor cores", extents.d);
+        let reason = format!("rows on tensor cores must have 64, 80, 96, 128 or 256 elements, not {}", extents.d);
         return Err(Error::Parameter { op: "attention", reason });
     };
     let tile = FlashTile::for_extents(rows, width);

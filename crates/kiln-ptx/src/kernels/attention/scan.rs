@@ -225,12 +225,12 @@ impl ScanAttention {
     ///
     /// # Errors
     /// [`Error::Parameter`] for types that it does not read, [`Error::Limit`] for rows of more than 2048 elements, or of
-    /// more than 256 where their number is no multiple of four.
+    /// more than 256 elements whose number is not a multiple of four.
     pub fn new(extents: &AttentionExtents, [k, v]: [DType; 2], target: Target, multiprocessors: u32) -> Result<Self> {
         let rows = |dtype, width: usize| -> Result<Rows> {
             let stored = Stored::of(dtype, width).ok_or_else(|| Error::Parameter {
                 op: "attention",
-                reason: format!("keys or values of {dtype} in rows of {width} elements"),
+                reason: format!("the kernel does not read keys or values of {dtype} in rows of {width} elements"),
             })?;
             let rows = Rows { stored, width: extent("elements of a row", width, 1 << 16)? };
             if rows.elements() > REGISTERS {

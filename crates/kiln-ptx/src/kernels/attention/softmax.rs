@@ -83,7 +83,7 @@ pub(super) fn base_2(scale: f32) -> Result<f32> {
     if factor.is_finite() && factor > 0.0 {
         return Ok(factor);
     }
-    Err(Error::Parameter { op: "attention", reason: format!("a scale of {scale} on tensor cores") })
+    Err(Error::Parameter { op: "attention", reason: format!("the scale must be finite and above 0, not {scale}") })
 }
 
 /// Combines a value of the four lanes that share a row.

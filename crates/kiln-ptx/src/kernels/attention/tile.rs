@@ -1,4 +1,4 @@
-//! How attention on tensor cores is cut into tiles.
+//! The tiles of attention on tensor cores.
 
 use kiln_ir::{Error, Result};
 
@@ -25,15 +25,17 @@ pub struct FlashTile {
 }
 
 impl FlashTile {
-    /// Of `warps` (4 or 8) warps with `blocks` (1 or 2) times 16 queries each, and `keys` (32, 64 or 128) keys at a time.
+    /// A tile of `warps` (4 or 8) warps with `blocks` (1 or 2) times 16 queries each, and `keys` (32, 64 or 128) keys at a time.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for others.
+    /// [`Error::Parameter`] for other numbers.
     pub fn new(warps: u32, blocks: u32, keys: u32) -> Result<Self> {
         if matches!(warps, 4 | 8) && matches!(blocks, 1 | 2) && matches!(keys, 32 | 64 | 128) {
             return Ok(Self { warps, blocks, keys });
         }
-        let reason = format!("{warps} warps of {blocks} blocks of {ROWS} queries, {keys} keys");
+        let reason = format!(
+            "a tile has 4 or 8 warps, 1 or 2 blocks of {ROWS} queries and 32, 64 or 128 keys, not {warps}, {blocks} and {keys}"
+        );
         Err(Error::Parameter { op: "attention", reason })
     }
 

@@ -71,7 +71,7 @@ impl WarpGroupAttention {
             Some(d) if takes([input, output]) => Ok(Self { input, output, d, causal, reads_sight: false }),
             _ => Err(Error::Parameter {
                 op: "attention",
-                reason: format!("{output:?} from {input:?}, rows of {d} elements, on warp groups"),
+                reason: format!("warp groups do not compute {output:?} from {input:?} in rows of {d} elements"),
             }),
         }
     }
@@ -155,7 +155,7 @@ impl WarpGroupAttention {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let heads = batch.saturating_mul(kv_heads);
         if d != self.d as usize || [heads, group, s, t].contains(&0) {
-            return Err(Error::Shape { op: "attention", reason: format!("{}: {extents:?}", self.name()) });
+            return Err(Error::Shape { op: "attention", reason: format!("{} for {extents:?}", self.name()) });
         }
         let scale = base_2(scale)?;
         let rows = extent("queries", group.saturating_mul(s), MOST)?;

@@ -1,4 +1,4 @@
-//! What becomes of the sums of a matrix product.
+//! Epilogues of matrix products.
 
 use kiln_ir::op::ElementwiseKind;
 use kiln_ir::{Error, Result};
@@ -6,7 +6,7 @@ use kiln_ir::{Error, Result};
 use crate::kernels::{functions, half::pack, math::F32};
 use crate::{Bf16, Builder, F16, Global, Operand, Pointer, PtxType, Target, Value};
 
-/// `f(alpha AB + beta C + bias)`: what of it there is, and f.
+/// The epilogue `f(alpha AB + beta C + bias)`: the terms that are added, and f.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Epilogue {
     adds: bool,
@@ -34,7 +34,13 @@ impl Epilogue {
     /// [`Error::Parameter`] for any other function.
     pub fn activation(self, kind: ElementwiseKind) -> Result<Self> {
         if kind.arity() != 1 || !kind.param_names().is_empty() {
-            return Err(Error::Parameter { op: "matmul", reason: format!("{} cannot follow a product", kind.name()) });
+            return Err(Error::Parameter {
+                op: "matmul",
+                reason: format!(
+                    "{} cannot follow a product: use a function of one operand, without parameters",
+                    kind.name()
+                ),
+            });
         }
         Ok(Self { activation: Some(kind), ..self })
     }

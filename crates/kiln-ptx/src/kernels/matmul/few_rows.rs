@@ -54,7 +54,14 @@ impl FewRowsGemm {
     /// 2³¹ - 1 for an extent.
     pub fn launch(&self, [m, k, n]: [usize; 3]) -> Result<Launch> {
         if m > self.rows as usize || k == 0 || !k.is_multiple_of(PIECE as usize) {
-            return Err(Error::Shape { op: "matmul", reason: format!("{}: {m} rows of {k} elements", self.name()) });
+            return Err(Error::Shape {
+                op: "matmul",
+                reason: format!(
+                    "{} takes at most {} rows of a multiple of {PIECE} elements, not {m} of {k}",
+                    self.name(),
+                    self.rows
+                ),
+            });
         }
         let words = [("rows", m), ("columns", n), ("k", k)].map(|(what, asked)| extent(what, asked, MOST));
         let [m, n, k] = words;

@@ -92,10 +92,10 @@ impl WarpGemm {
         let wrong = |reason| Err(Error::Parameter { op: "matmul", reason });
         let float = |ty| matches!(ty, PtxType::F16 | PtxType::Bf16 | PtxType::F32);
         if !float(input) || !float(output) || target < Target::Sm80 {
-            return wrong(format!("{output:?} from {input:?} on warps of {target}"));
+            return wrong(format!("warps of {target} do not compute {output:?} from {input:?}"));
         }
         if input == PtxType::F32 && (operation.transpose_a || !operation.transpose_b) {
-            return wrong(format!("{operation:?} in TF32"));
+            return wrong(format!("TF32 needs A as it is and B transposed, not {operation:?}"));
         }
         Ok(Self { operation, input, output, tile, epilogue, target })
     }
@@ -119,14 +119,17 @@ impl WarpGemm {
     /// The launch for these extents. Buffers: A, B, C, and the bias if there is one; C is read only where the epilogue adds it.
     ///
     /// # Errors
-    /// [`Error::Shape`] where a row of A or B is no multiple of 16 bytes, or n is odd.
+    /// [`Error::Shape`] if a row of A or B is not a multiple of 16 bytes, or n is odd.
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1024 for an extent, or 2³¹ - 1 tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2]) -> Result<Launch> {
         let MatmulExtents { batch, shared_a, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
         let whole = |extent: usize| extent.is_multiple_of((PIECE / self.input.bytes()) as usize);
         if !whole(if across_a { m } else { k }) || !whole(if across_b { n } else { k }) || !n.is_multiple_of(2) {
-            let reason = format!("{}: no product of {m} x {k} and {k} x {n}", self.name());
+            let reason = format!(
+                "{} cannot multiply {m} x {k} by {k} x {n}: rows must be multiples of 16 bytes, and n even",
+                self.name()
+            );
             return Err(Error::Shape { op: "matmul", reason });
         }
         let [rows, depth, columns] = [("m", m), ("k", k), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));

@@ -64,9 +64,9 @@ impl PipelineCache {
                 match &why {
                     Unusable::Missing => {}
                     Unusable::Foreign { .. } => {
-                        tracing::info!("compiled pipelines in {} are made anew: {why}", path.display());
+                        tracing::info!("the pipelines in {} are compiled again: {why}", path.display());
                     }
-                    _ => tracing::warn!("compiled pipelines in {} are made anew: {why}", path.display()),
+                    _ => tracing::warn!("the pipelines in {} are compiled again: {why}", path.display()),
                 }
                 (BTreeSet::new(), None)
             }
@@ -74,7 +74,7 @@ impl PipelineCache {
         let (raw, held) = match created(device, data.as_deref()).await {
             Ok(raw) => (raw, held),
             Err(error) => {
-                tracing::warn!("compiled pipelines in {} are made anew: {error}", path.display());
+                tracing::warn!("the pipelines in {} are compiled again: {error}", path.display());
                 (created(device, None).await.ok()?, BTreeSet::new())
             }
         };
@@ -131,7 +131,7 @@ impl PipelineCache {
         match FILES.save(&self.path, &self.key, &Contents { held, data: &data }.encode()) {
             Ok(()) => self.state().written = compiled,
             Err(error) => {
-                tracing::warn!("compiled pipelines cannot be kept in {}: {error}", self.path.display());
+                tracing::warn!("compiled pipelines cannot be saved in {}: {error}", self.path.display());
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Uploads through mapped buffers that are used again and again.
+//! Uploads through mapped buffers that are reused.
 //!
-//! The host writes into a buffer that it has mapped; a copy from there is recorded, and rides along with the next
-//! submission, before its commands. When the device is done with it the buffer is mapped again. So an upload is ordered as
-//! what is submitted before and after it, makes nothing anew, and is no submission of its own. A large one goes part by
-//! part, each submitted by itself: the device copies one while the host writes the next, and their buffers take turns.
+//! The host writes into a mapped buffer and records a copy from it, which the next submission runs before its commands.
+//! When the device has finished the copy, the buffer is mapped again. So an upload is ordered with the submissions before
+//! and after it, reuses its buffer, and needs no submission of its own. A large upload is split into parts, each with a
+//! submission of its own: the device copies one part while the host writes the next, and their buffers take turns.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -76,19 +76,22 @@ impl WarpGroupGemm {
         let wrong = |reason| Err(Error::Parameter { op: "matmul", reason });
         let float = |ty| matches!(ty, PtxType::F16 | PtxType::Bf16 | PtxType::F32);
         if !float(input) || !float(output) {
-            return wrong(format!("{output:?} from {input:?} on warp groups"));
+            return wrong(format!("warp groups do not compute {output:?} from {input:?}"));
         }
         if input == PtxType::F32 && (operation.transpose_a || !operation.transpose_b || tile.columns < 64) {
-            return wrong(format!("{operation:?} in TF32, {} columns at once", tile.columns));
+            return wrong(format!(
+                "TF32 needs A as it is, B transposed and tiles of at least 64 columns, not {operation:?} and {}",
+                tile.columns
+            ));
         }
         // Rows across k are copied in panels.
         let whole = |extent: u32, across: bool| !across || extent.is_multiple_of(depth_of(input));
         let parts_of_b = tile.columns / tile.sharing();
         if !whole(parts_of_b, !operation.transpose_b) || !parts_of_b.is_multiple_of(8) {
-            return wrong(format!("{parts_of_b} columns of B at once"));
+            return wrong(format!("a block cannot copy {parts_of_b} columns of B at once"));
         }
         if !(tile.blocks * tile.columns / 8).is_multiple_of(tile.parts()) {
-            return wrong(format!("tiles in {} parts", tile.parts()));
+            return wrong(format!("the tile cannot be divided into {} parts", tile.parts()));
         }
         Ok(Self { operation, input, output, tile, epilogue, in_planes: false })
     }
@@ -104,11 +107,15 @@ impl WarpGroupGemm {
     /// and as for [`WarpGroupGemm::new`].
     pub fn of_planes(input: PtxType, tile: WarpGroupTile, epilogue: Epilogue) -> Result<Self> {
         if !tile.adds_chains() {
-            let reason = format!("{} rows of {} columns in a warp group, in chains", 64 * tile.blocks, tile.columns);
+            let reason = format!(
+                "a warp group adds chains of at least 64 columns and at most 64 by 128 elements, not of {} by {}",
+                64 * tile.blocks,
+                tile.columns
+            );
             return Err(Error::Parameter { op: "matmul", reason });
         }
         if !matches!(input, PtxType::F32 | PtxType::Bf16) {
-            return Err(Error::Parameter { op: "matmul", reason: format!("{input:?} in two parts") });
+            return Err(Error::Parameter { op: "matmul", reason: format!("planes are F32 or Bf16, not {input:?}") });
         }
         let operation = Matmul { transpose_a: false, transpose_b: true };
         let one = Self::new(operation, [input, PtxType::F32], tile, epilogue)?;
@@ -143,8 +150,8 @@ impl WarpGroupGemm {
     /// C is read only where the epilogue adds it.
     ///
     /// # Errors
-    /// [`Error::Shape`] where a row is no multiple of 16 bytes, since copies take no others: the innermost extents of A, B
-    /// and C are multiples of 8, or of 4 for f32; of planes k may be any. The same where an extent is 0, or where k has fewer
+    /// [`Error::Shape`] if a row is not a multiple of 16 bytes, because copies support no other rows: the innermost extents
+    /// of A, B and C are multiples of 8, or of 4 for f32; for planes k is arbitrary. Also if an extent is 0, or if k has fewer
     /// steps of 128 bytes than the tile has parts. [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 products or 2²⁷
     /// tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2], multiprocessors: u32) -> Result<Launch> {
@@ -159,7 +166,10 @@ impl WarpGroupGemm {
         if !aligned || m == 0 || n == 0 || batch == 0 || steps < self.tile.parts().max(1) as usize {
             return Err(Error::Shape {
                 op: "matmul",
-                reason: format!("{}: no product of {m} x {k} and {k} x {n}", self.name()),
+                reason: format!(
+                    "{} cannot multiply {batch} times {m} x {k} by {k} x {n}: rows must be multiples of 16 bytes, and no extent 0",
+                    self.name()
+                ),
             });
         }
         let [rows, columns] = [("m", m), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));

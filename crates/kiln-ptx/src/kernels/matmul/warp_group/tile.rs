@@ -1,4 +1,4 @@
-//! How C is cut into tiles, and which cut takes the least time.
+//! The tiles of C, and the choice of the fastest one.
 
 use kiln_ir::op::MatmulExtents;
 use kiln_ir::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) enum Cluster {
     Tile(u32),
 }
 
-/// How C is cut.
+/// A tile of C, and the stages of its operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WarpGroupTile {
     /// Warp groups that multiply.
@@ -32,7 +32,7 @@ pub struct WarpGroupTile {
 }
 
 impl WarpGroupTile {
-    /// Of `groups` (1 or 2) warp groups with `blocks` times 64 rows each, `columns` (16, 32, 64, 128 or 256) and as many
+    /// A tile of `groups` (1 or 2) warp groups with `blocks` times 64 rows each, `columns` (16, 32, 64, 128 or 256) and as many
     /// stages as shared memory holds, up to `stages`.
     ///
     /// # Errors
@@ -45,7 +45,9 @@ impl WarpGroupTile {
         if !sound || blocks == 0 || blocks * columns > 256 || tile.stages < 2 {
             return Err(Error::Parameter {
                 op: "matmul",
-                reason: format!("{groups} warp groups of {blocks} blocks of 64 by {columns} in {stages} stages"),
+                reason: format!(
+                    "a tile of {groups} warp groups with {blocks} blocks of 64 by {columns} and {stages} stages is not supported"
+                ),
             });
         }
         Ok(tile)

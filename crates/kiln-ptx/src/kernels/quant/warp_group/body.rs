@@ -27,7 +27,7 @@ struct Ring<'k> {
 struct Reader<'k> {
     ring: Ring<'k>,
     consumer: Consumer<'k>,
-    /// Where the blocks of a cluster learn that a stage is empty, if they share what it has.
+    /// The barrier on which the blocks of a cluster report an empty stage, if they share the stage's data.
     empty: Option<Pointer<'k, SharedCluster, u64>>,
 }
 
