@@ -19,7 +19,7 @@ struct State {
     k: Array,
     v: Array,
     out: Array,
-    /// Of one head of keys, if a peer stores them by head.
+    /// The scores of one head of keys, if a peer stores them by head.
     scores: Array,
 }
 

@@ -22,7 +22,7 @@ impl Limits {
         Self { simd, effort, peak: None, rates: HashMap::new() }
     }
 
-    /// What the limits are those of.
+    /// The instruction set and threads of these limits.
     pub fn simd(&self) -> Simd {
         self.simd
     }

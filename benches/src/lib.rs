@@ -1,4 +1,4 @@
-//! How kiln is measured, beside its peers and beside the limits of the machine.
+//! The measuring method: kiln beside its peers and beside the limits of the machine.
 //!
 //! Design choices:
 //!
@@ -6,8 +6,8 @@
 //!   rates of a shared machine move by a factor of two from second to second; ratios of interleaved samples do not.
 //! - Every sample is bracketed by a short loop of multiply-adds. Where that loop ran slow, or where the operating
 //!   system took the core away, the sample says something about the neighbours and is dropped. See [`measure`].
-//! - What a contender computes is compared with what kiln computed before anything is timed.
-//! - A peer that is not there is a printed line with the reason.
+//! - The results of each contender are compared with those of kiln before it is timed.
+//! - For a missing peer a line with the reason is printed.
 //! - Only the benches depend on the peers; users of this library do not build them.
 #![forbid(unsafe_code)]
 

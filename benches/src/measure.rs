@@ -1,4 +1,4 @@
-//! Clean samples on a machine that is not ours alone.
+//! Clean samples on a shared machine.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use kiln_simd::ceilings::{self, Pass};
 /// The duration of a sample: long compared with the clock and the probe, short compared with a time slice and with the
 /// changes of other processes.
 const SAMPLE: f64 = 0.4e-3;
-/// How long each half of a probe lasts.
+/// The duration of each half of a probe.
 const PROBE: f64 = 15e-6;
 /// Elements that a probe reads: more than the first-level cache holds, and little of the second.
 const READ: usize = 32 * 1024;
@@ -34,7 +34,7 @@ pub const ENOUGH: usize = 8;
 /// Clean samples that suffice where there was no time for more, if at least three of four samples are clean.
 const FEW: usize = 3;
 
-/// How much is spent on one comparison.
+/// The samples and time spent on one comparison.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Clean samples wanted of each contender.
@@ -50,7 +50,7 @@ impl Effort {
     pub const QUICK: Self = Self { samples: 11, budget: Duration::from_millis(400) };
 }
 
-/// What one contender needs for one call.
+/// The time of one call of a contender.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
     /// Median of the clean samples in seconds; the tenth percentile of all where too few were clean.
@@ -106,7 +106,7 @@ impl Rates {
     }
 }
 
-/// How often each rate was seen, in steps of 1 %.
+/// The number of times that each rate was seen, in steps of 1 %.
 #[derive(Debug, Default)]
 struct Seen {
     /// Counts by the logarithm of the rate in steps.

@@ -1,4 +1,4 @@
-//! What every bench shares: the command line, one process a thread count, the table and the JSON lines.
+//! The shared parts of every bench: the command line, one process a thread count, the table and the JSON lines.
 
 use std::process::{Command, exit};
 
@@ -45,7 +45,7 @@ const THREAD_VARIABLES: [&str; 5] =
 /// Set in the process that measures.
 const INSIDE: &str = "KILN_BENCH_INSIDE";
 
-/// What a case does, to turn a time into a rate.
+/// The work of a case, which turns a time into a rate.
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
     /// Floating-point operations: GFLOP/s.
@@ -153,7 +153,7 @@ impl Suite {
         suite
     }
 
-    /// What kiln runs on.
+    /// The instruction set and threads that kiln runs on.
     pub fn simd(&self) -> Simd {
         self.simd
     }
@@ -188,7 +188,7 @@ impl Suite {
         self.limits.peak(&mut self.sampler)
     }
 
-    /// What the memory gives a pass over arrays of `n` elements, in bytes a second.
+    /// The memory bandwidth of a pass over arrays of `n` elements, in bytes a second.
     pub fn bandwidth(&mut self, pass: Pass, n: usize) -> f64 {
         self.limits.bandwidth(&mut self.sampler, pass, n)
     }
@@ -280,7 +280,7 @@ fn rate(value: f64) -> String {
     }
 }
 
-/// Where two results differ by more than single precision and another order of summation explain.
+/// The first difference of two results beyond single precision and another order of summation.
 fn disagreement(ours: &[f32], theirs: &[f32]) -> Option<String> {
     if ours.len() != theirs.len() {
         return Some(format!("{} elements, not {}", theirs.len(), ours.len()));

@@ -1,6 +1,6 @@
 //! The fuzz targets of kiln: each is a function of bytes that must return, whatever the bytes are.
 //!
-//! A target panics where kiln breaks a promise: it panics itself, reads something else than was written, or computes a result beyond
+//! A target panics if kiln breaks a promise: if it panics itself, reads other data than was written, or computes a result beyond
 //! its bound. The same functions run in two ways:
 //!
 //! - `tests/fixed.rs` runs each on a fixed number of mutated seeds, the same ones on every machine. It is part of the test command.
@@ -10,7 +10,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `targets` | one file for each target: its seeds, and what it does with bytes |
+//! | `targets` | one file for each target: its seeds and its function |
 //! | `mutate` | [`mutated`]: the bytes of a case |
 //! | `parts` | several files in one sequence of bytes |
 #![forbid(unsafe_code)]
@@ -29,12 +29,12 @@ pub use mutate::mutated;
 #[cfg(feature = "gpu")]
 pub use targets::graphs::on_a_gpu as graphs_on_a_gpu;
 
-/// Something that takes foreign bytes.
+/// A fuzz target.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// The name, for tests and for libfuzzer.
     pub name: &'static str,
-    /// Takes bytes.
+    /// The function that takes the bytes.
     pub run: fn(&[u8]),
     /// Inputs that are valid, from which others are made.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -95,6 +95,7 @@ pub const TARGETS: &[Target] = &[
         cases: 5_000,
         memory: 1024 * MIB,
     },
+    Target { name: "ptx", run: targets::ptx::run, seeds: targets::ptx::seeds, cases: 2_000, memory: 64 * MIB },
     Target { name: "graphs", run: targets::graphs::run, seeds: targets::graphs::seeds, cases: 1_000, memory: 64 * MIB },
 ];
 

@@ -20,7 +20,7 @@ const EXTREMES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// What texts of JSON and Jinja are made of.
+/// The special characters of JSON and Jinja.
 const SIGNS: &[u8] = b"0123456789,:[]{}\"\\-+.e %|()";
 
 /// Words of texts: values of JSON, and what Jinja's grammar is made of.

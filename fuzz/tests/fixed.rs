@@ -126,7 +126,7 @@ macro_rules! targets {
     };
 }
 
-targets! { gguf tokenizers adapters models folders templates profiles images graphs }
+targets! { gguf tokenizers adapters models folders templates profiles images ptx graphs }
 
 /// Programs on a GPU. A driver in software compiles each kernel for a second or so: `KILN_FUZZ_CASES` asks for more than a few.
 #[cfg(feature = "gpu")]

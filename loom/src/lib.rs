@@ -1,3 +1,3 @@
-//! Models of threads, which `tests/` checks with loom. They are no tests of kiln-simd itself: emulated processors and Miri, which run those,
-//! would compile loom for nothing, because it simulates the memory of processors and finds the same on every machine.
+//! Models of threads, which `tests/` checks with loom. They are not tests of kiln-simd, which also run under Miri and on emulated
+//! processors: compiling loom there would be wasted, because it simulates the memory of processors, with the same result everywhere.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! A model of how work is handed to helper threads: loom runs `hand_over.rs` of kiln-simd in every order that its threads may have, with up to
-//! [`PREEMPTIONS`] preemptions, and under the memory model of C11, whatever the processor of this machine guarantees.
+//! A model of the handover of work to helper threads: loom runs `hand_over.rs` of kiln-simd in every order that its threads may have,
+//! with up to [`PREEMPTIONS`] preemptions, and under the memory model of C11, whatever the processor of this machine guarantees.
 //!
 //! Results are in cells that loom watches: an access that is not ordered after the write of another thread, or after the caller has
 //! returned, is an error.
@@ -10,7 +10,7 @@ mod float_state;
 #[path = "../../crates/kiln-simd/src/hand_over.rs"]
 mod hand_over;
 
-/// What `sync.rs` is for the library.
+/// The counterpart of `sync.rs` in the library.
 mod sync {
     pub(crate) use loom::hint::spin_loop;
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// How often each part was run, without any synchronisation of its own.
+/// The number of runs of each part, without any synchronisation of its own.
 struct Counts(Vec<UnsafeCell<usize>>);
 
 // SAFETY: loom checks every access, and reports those that are not ordered.

@@ -21,10 +21,10 @@ pub struct Call {
     pub operands: Vec<Source>,
 }
 
-/// What a chain reads: how, and how it is stored.
+/// An operand of a chain: its access pattern and its storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Read {
-    /// How.
+    /// The access pattern.
     pub fetch: Fetch,
     /// The type of its elements: one of floats.
     pub stored: DType,
@@ -37,9 +37,9 @@ pub struct Read {
 /// read in vectors); and those of the functions, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
-    /// What is read.
+    /// The operands.
     pub inputs: Vec<Read>,
-    /// What is computed, in order.
+    /// The functions, in the order of their computation.
     pub calls: Vec<Call>,
     /// The calls whose results are written.
     pub outputs: Vec<usize>,

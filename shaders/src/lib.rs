@@ -1,5 +1,17 @@
 #![doc = include_str!("../README.md")]
 //!
+//! Source map (modules without a link are private; the crate exports their public items at its root):
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `lib.rs` | [`Kernel`], and the table of all kernels ([`KERNELS`]), each a constant such as [`DOT`] |
+//! | `wgsl/` | the sources, in a folder for each family; `build.rs` removes their comments and spaces |
+//! | `template` | the [`Head`] of a kernel, the [`Capabilities`] of a device, and the text for both |
+//! | `symbols` | names for the values of enumerations that kernels are compiled for ([`Symbolic`]) |
+//! | `together` | [`Together`]: several kernels as one module and one dispatch |
+//! | [`elementwise`] | kernels for chains of element-wise functions, made on demand |
+//! | [`numerics`] | error bounds of shaders that differ from those of kiln-ir |
+//!
 //! Design choices:
 //!
 //! - A family of kernels is a folder in `wgsl/`, and one table names the files. The head of a kernel describes it: buffers,
@@ -59,7 +71,7 @@ pub const WORKGROUP: u32 = 256;
 /// A kernel: a source in WGSL with a head that describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kernel {
-    /// What it is called in profiles and errors.
+    /// Its name in profiles and errors.
     pub name: &'static str,
     source: &'static str,
     /// Whether it is a kernel of a program, in which marks of trust and of features have no effect.
@@ -174,9 +186,9 @@ sources! {
     softmax includes [exponentials] {
         /// Softmax and its logarithm.
         SOFTMAX = softmax;
-        /// Softmax of long rows, from what their parts have in common.
+        /// Softmax of long rows, from the joined maximum and sum of their parts.
         SOFTMAX_APPLY = softmax_apply;
-        /// What the parts of long rows have in common, for softmax.
+        /// The joined maximum and sum of the parts of long rows, for softmax.
         SOFTMAX_JOIN = softmax_join;
         /// The greatest elements and the sums of exponentials of parts of rows.
         SOFTMAX_PARTS = softmax_parts;
@@ -186,11 +198,11 @@ sources! {
         CHANNELS = channels;
         /// Layer normalisation.
         LAYER_NORM = layer_norm;
-        /// Layer normalisation of long rows, from what is known of them.
+        /// Layer normalisation of long rows, from their joined statistics.
         LAYER_NORM_APPLY = layer_norm_apply;
-        /// What is known of parts of rows, joined.
+        /// The joined statistics of parts of rows.
         NORM_JOIN = norm_join;
-        /// What a normalisation has to know of parts of rows.
+        /// The statistics of parts of rows for a normalisation.
         NORM_PARTS = norm_parts;
         /// RMS normalisation.
         RMS_NORM = rms_norm;
@@ -279,7 +291,7 @@ sources! {
         ATTENTION_MERGE_MORE = attention_merge_more;
         /// Attention of blocks of queries that see a part of the keys.
         ATTENTION_MORE = attention_more;
-        /// Which keys queries see.
+        /// The keys that queries see.
         ATTENTION_SIGHTS = attention_sights;
     }
     rope includes [] {
@@ -297,7 +309,7 @@ sources! {
         WRITE_ROWS = write_rows;
         /// Rows added to those of a table.
         INDEX_ADD = index_add;
-        /// Where each row of a table comes from that rows are written to.
+        /// The source of each row of a table that rows are written to.
         SCATTER_SOURCES = scatter_sources;
     }
     sort includes [sort_key] {}

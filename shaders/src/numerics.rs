@@ -1,4 +1,4 @@
-//! Where the numerics of shaders differ from the contract of kiln-ir.
+//! The differences between the numerics of shaders and the contract of kiln-ir.
 //!
 //! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.

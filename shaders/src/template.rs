@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::symbols;
 
-/// What a device offers beyond plain WebGPU, as far as the text of a kernel depends on it.
+/// The features of a device beyond plain WebGPU that the text of a kernel depends on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Capabilities {
     /// Sums and maxima within a subgroup.
@@ -24,7 +24,7 @@ impl Capabilities {
     }
 }
 
-/// How a kernel uses a buffer.
+/// A kernel's use of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The kernel reads it.
@@ -40,11 +40,11 @@ pub struct Binding {
     pub name: String,
     /// Its type there.
     pub ty: String,
-    /// What is done with it.
+    /// The use of the buffer.
     pub access: Access,
 }
 
-/// What the head of a source says of it.
+/// The head of a source, which describes it.
 ///
 /// A head consists of lines `#input name: type`, `#output name: type` (bindings, numbered in this order),
 /// `#param name: type` (one 32-bit word each, in this order) and `#constant NAME = values` (what has to be baked in, with

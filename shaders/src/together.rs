@@ -244,7 +244,7 @@ fn renamed(text: &str, own: &BTreeSet<&str>, bindings: &BTreeMap<&str, usize>, n
 /// The entry point, which calls those of the kernels.
 #[derive(Default)]
 struct Entry {
-    /// What kernels ask for, with its type.
+    /// The builtin values that kernels use, with their types.
     builtins: BTreeMap<String, String>,
     calls: Vec<String>,
 }

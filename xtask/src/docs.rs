@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails when a page is not what the tables say, or quotes what the sources do not have.
+/// Fails if a page does not agree with the tables, or quotes lines that the sources do not have.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let page = std::fs::read_to_string(root.join(PAGE)).unwrap_or_default();
     if page != numerics()? {
@@ -139,7 +139,7 @@ fn numerics() -> Result<String> {
     Ok(page)
 }
 
-/// What differs on GPUs.
+/// The section about the differences on GPUs.
 fn on_gpus() -> Result<String> {
     let mut text = String::from(
         "## On GPUs\n\n\

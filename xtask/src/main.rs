@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// An error, as a sentence for the person who ran the command.
+/// An error, as a sentence for the user of the command.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Tests, measures and builds kiln. `cargo xtask COMMAND --help` says more about each command.
@@ -35,7 +35,7 @@ enum Command {
     /// Writes docs/numerics.md and the table in README.md from the tables of operations.
     Docs(docs::Arguments),
     /// Packs the crates for the registry, and compiles the README's example against the packed copies. Uploads nothing.
-    Publish(publish::Arguments),
+    Publish,
     /// Builds kiln for browsers and its page into target/web, serves it, and tests it in Chromium, Firefox and Node.
     Web(web::Arguments),
     /// Compares every element-wise operation of one operand with the f64 reference, for every f32.
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => measure::run("bench", &arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
-        Command::Publish(arguments) => publish::run(&arguments),
+        Command::Publish => publish::run(),
         Command::Web(arguments) => web::run(&arguments),
         Command::Exhaustive(arguments) => measure::run("exhaustive", &arguments),
     };

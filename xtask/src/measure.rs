@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use crate::Result;
 
-/// What that program is given, `--help` included.
+/// The arguments of that program, `--help` included.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {

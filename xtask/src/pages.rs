@@ -131,9 +131,10 @@ fn features(root: &Path, sources: &[Source]) -> BTreeSet<String> {
     names
 }
 
-/// Whether this is the manifest of a crate of `crates/`.
+/// Whether this is the manifest of a crate of `crates/`, or of one that only tests.
 fn is_a_crate(root: &Path, manifest: &Path) -> bool {
-    manifest.parent().and_then(Path::parent) == Some(&root.join("crates"))
+    let folder = manifest.parent().unwrap_or(root);
+    folder.parent() == Some(&root.join("crates")) || ["fuzz", "loom"].iter().any(|name| folder == root.join(name))
 }
 
 /// The commands of `cargo xtask`.

@@ -1,32 +1,26 @@
-//! `cargo xtask publish`: packs the crates for the registry, and compiles the README's example against the packed copies.
+//! `cargo xtask publish`: publishes the crates without uploading them, compiles the packed copies, and does what a new user does:
+//! `cargo add kiln` and the README's example, from a registry that has the packed copies.
 //!
-//! Nothing is uploaded. A file that a crate includes from outside its folder, a dependency without a version or an example that needs
-//! the workspace fails here.
+//! A file that a crate includes from outside its folder, a dependency without a version or an example that needs the workspace fails
+//! here.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use serde_json::Value;
 
 use crate::Result;
 
-/// What to check.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Compile every packed crate with all devices; otherwise `kiln` with its default features and what it needs.
-    #[arg(long)]
-    all: bool,
-}
-
 /// Packs and checks.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run() -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
     let crates = published(root)?;
-    pack(root, &crates)?;
-    execute(&mut check(root, &crates, arguments.all)?)?;
+    for mut command in commands(root, &crates)? {
+        execute(&mut command)?;
+    }
     let names: Vec<String> = crates.iter().map(|package| format!("-p {}", package.name)).collect();
-    println!("to publish them, in the order of their dependencies: cargo publish {}", names.join(" "));
+    println!("to publish them, which cargo does in the order of their dependencies: cargo publish {}", names.join(" "));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -36,6 +30,13 @@ pub(crate) struct Package {
     version: String,
     /// Its manifest, from the root of the workspace.
     pub(crate) manifest: String,
+}
+
+impl Package {
+    /// The name of the folder in the packed archive.
+    fn folder(&self) -> String {
+        format!("{}-{}", self.name, self.version)
+    }
 }
 
 /// The crates of the workspace for the registry. Each must have the fields that the registry and its readers need.
@@ -79,36 +80,64 @@ const FOLDER: &str = "target/kiln/package";
 /// The crates that `kiln` needs with its default features. Cargo would look for a missing one in the registry.
 const ALONE: &[&str] = &["kiln", "kiln-device", "kiln-files", "kiln-ir", "kiln-route", "kiln-simd"];
 
-/// Packs the crates and unpacks them into folders `NAME-VERSION`.
-///
-/// # Errors
-/// What cargo or tar refuses.
-pub(crate) fn pack(root: &Path, crates: &[Package]) -> Result<()> {
-    let folder = root.join(FOLDER);
-    let mut cargo = Command::new("cargo");
-    cargo.args(["package", "--quiet", "--no-verify", "--allow-dirty", "--target-dir"]).arg(&folder).current_dir(root);
-    for package in crates {
-        cargo.args(["-p", &package.name]);
-    }
-    execute(&mut cargo)?;
-    for Package { name, version, .. } in crates {
-        let unpacked = folder.join(format!("{name}-{version}"));
-        if unpacked.exists() {
-            std::fs::remove_dir_all(&unpacked)?;
-        }
-        let archive = folder.join("package").join(format!("{name}-{version}.crate"));
-        execute(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder))?;
-    }
-    Ok(())
-}
-
-/// Writes a program that depends on the packed crates as on those of the registry: it holds the example of the README. The command
-/// that checks it shares the compiled dependencies of the workspace.
+/// The commands that check the crates, in their order: each needs what those before it have written.
 ///
 /// # Errors
 /// A README without an example; files that cannot be written.
-pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Command> {
+pub(crate) fn commands(root: &Path, crates: &[Package]) -> Result<Vec<Command>> {
     let folder = root.join(FOLDER);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let registry = folder.join("registry");
+    std::fs::create_dir_all(&registry)?;
+    let command = |of: &Path, program: &str, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(of);
+        command
+    };
+    let cargo = |of: &Path, words: &[&str]| command(of, "cargo", words);
+    let mut publish = vec!["publish", "--quiet", "--dry-run", "--no-verify", "--allow-dirty", "--target-dir", FOLDER];
+    publish.extend(crates.iter().flat_map(|package| ["-p", &package.name]));
+    let mut commands = vec![cargo(root, &publish)];
+    for package in crates {
+        let name = package.folder();
+        let archive = format!("package/tmp-crate/{name}.crate");
+        commands.push(command(&folder, "tar", &["-xzf", &archive, "-C", "registry"]));
+        // A registry in a folder has a file of checksums in each package.
+        write(&registry.join(name).join(".cargo-checksum.json"), "{\"files\":{}}")?;
+    }
+    let example = example(&root.join("README.md"))?;
+    let consumer = |name: &str, all: bool| -> Result<PathBuf> {
+        let consumer = folder.join(name);
+        write(&consumer.join("Cargo.toml"), manifest(crates, all)?)?;
+        write(&consumer.join("src/main.rs"), &example)?;
+        // The versions in the lock file of the workspace, so that cargo does not ask the registry.
+        std::fs::copy(root.join("Cargo.lock"), consumer.join("Cargo.lock"))?;
+        Ok(consumer)
+    };
+    // Dependencies are those that the step `clippy` has compiled.
+    commands.push(cargo(&consumer("consumer", true)?, &["check", "--quiet", "--target-dir", "../../.."]));
+    // The other packages that `kiln` needs come into the registry, too.
+    let vendor = ["vendor", "--quiet", "--versioned-dirs", "--no-delete", "../registry"];
+    commands.push(cargo(&consumer("alone", false)?, &vendor));
+    let user = folder.join("user");
+    let manifest = "[package]\nname = \"user\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n";
+    write(&user.join("Cargo.toml"), manifest)?;
+    write(&user.join("src/main.rs"), &example)?;
+    let replaced = "[source.crates-io]\nreplace-with = \"packed\"\n\n[source.packed]\ndirectory = \"../registry\"\n";
+    write(&user.join(".cargo/config.toml"), replaced)?;
+    commands.push(cargo(&user, &["add", "--quiet", "--offline", "kiln"]));
+    let mut run = cargo(&user, &["run", "--quiet", "--offline"]);
+    // Debug information takes a third of the time.
+    run.env("CARGO_PROFILE_DEV_DEBUG", "false");
+    commands.push(run);
+    Ok(commands)
+}
+
+/// The manifest of a program that depends on the packed crates as on those of the registry: on all of them with all devices, or on
+/// `kiln` with its default features.
+fn manifest(crates: &[Package], all: bool) -> Result<String> {
     let mut manifest = String::from(
         "[package]\nname = \"consumer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n",
     );
@@ -123,26 +152,18 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
         writeln!(manifest, "{name} = {{ version = \"{version}\", features = [{features}] }}")?;
     }
     manifest.push_str("\n[patch.crates-io]\n");
-    for Package { name, version, .. } in crates.iter().filter(|package| all || ALONE.contains(&package.name.as_str())) {
-        writeln!(manifest, "{name} = {{ path = \"../{name}-{version}\" }}")?;
+    for package in crates.iter().filter(|package| all || ALONE.contains(&package.name.as_str())) {
+        writeln!(manifest, "{} = {{ path = \"../registry/{}\" }}", package.name, package.folder())?;
     }
-    let consumer = folder.join("consumer");
-    write(&consumer.join("Cargo.toml"), manifest)?;
-    // The versions in the lock file of the workspace, so that cargo does not ask the registry.
-    std::fs::copy(root.join("Cargo.lock"), consumer.join("Cargo.lock"))?;
-    let kiln = crates.iter().find(|package| package.name == "kiln").ok_or("kiln is not published")?;
-    let readmes =
-        [("main", root.join("README.md")), ("packed", folder.join(format!("kiln-{}/README.md", kiln.version)))];
-    for (program, page) in readmes {
-        let page = std::fs::read_to_string(&page)?;
-        let (_, example) = page.split_once("```rust\n").ok_or("the README has no example")?;
-        let (example, _) = example.split_once("```").ok_or("the example of the README does not end")?;
-        let path = if program == "main" { "src/main.rs".to_owned() } else { format!("src/bin/{program}.rs") };
-        write(&consumer.join(path), example)?;
-    }
-    let mut cargo = Command::new("cargo");
-    cargo.args(["check", "--target-dir"]).arg(root.join("target")).current_dir(consumer);
-    Ok(cargo)
+    Ok(manifest)
+}
+
+/// The first example of a page.
+fn example(page: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(page)?;
+    let (_, example) = text.split_once("```rust\n").ok_or("the README has no example")?;
+    let (example, _) = example.split_once("```").ok_or("the example of the README does not end")?;
+    Ok(example.to_owned())
 }
 
 /// Writes a file, with its folder.

@@ -1,4 +1,4 @@
-//! The peers: what a user could take instead, called on the same data, limited to the same threads.
+//! The peers: libraries that a user could use instead, called on the same data, limited to the same threads.
 
 #![allow(dead_code)] // each bench takes the peers that answer its question
 
@@ -68,7 +68,7 @@ fn present<L>(
     None
 }
 
-/// Where `pip install mkl scipy-openblas32 onednn-cpu-gomp` leaves libraries.
+/// The folders in which `pip install mkl scipy-openblas32 onednn-cpu-gomp` installs libraries.
 fn python_directories() -> Vec<PathBuf> {
     const ASK: &str = "import sysconfig as s; print(s.get_config_var('prefix')); print(s.get_path('purelib'))";
     let output = Command::new("python3").args(["-c", ASK]).output();

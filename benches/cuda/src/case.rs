@@ -65,7 +65,7 @@ pub(crate) enum Case {
     AddHost { n: usize },
 }
 
-/// What attends to what: queries `batch x heads x s x d`, keys and values `batch x kv_heads x t x d`.
+/// The extents of attention: queries `batch x heads x s x d`, keys and values `batch x kv_heads x t x d`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Attention {
     /// f16 or bf16.
@@ -80,7 +80,7 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// How many keys a query of a head sees.
+    /// The number of keys that a query of a head sees.
     fn seen(&self, query: usize) -> usize {
         if self.causal { self.t - self.s + query + 1 } else { self.t }
     }
@@ -298,7 +298,7 @@ impl Data {
         Ok(Self { floats, blocks })
     }
 
-    /// Where a result differs from that of f64 by more than its precision explains; compared at a few places.
+    /// A difference between a result and that of f64 beyond its precision; compared at a few positions.
     pub(crate) fn difference(&self, case: &Case, result: &[f32]) -> Option<String> {
         let want = case.results();
         if result.len() != want {

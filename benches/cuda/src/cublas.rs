@@ -84,7 +84,7 @@ impl Matrix {
         })
     }
 
-    /// Where it lies, and the type of its elements.
+    /// Its address, and the type of its elements.
     pub(crate) fn pointer(&self, stream: &CudaStream) -> (*const c_void, Type) {
         let (address, ty) = match self {
             Self::F16(slice) => (slice.device_ptr(stream).0, Type::CUDA_R_16F),

@@ -108,7 +108,7 @@ impl Contender for CublasLt {
 struct Product<'a> {
     lt: &'a CublasLt,
     operation: Owned<cublasLtMatmulDesc_t>,
-    /// Of B, A and C, as the library sees them.
+    /// The layouts of B, A and C, as the library sees them.
     layouts: [Owned<cublasLtMatrixLayout_t>; 3],
     algorithm: Algorithm,
     a: Matrix,

@@ -227,7 +227,7 @@ impl Data {
         Ok(Self { floats, blocks })
     }
 
-    /// Where a result differs from that of f64 by more than single precision explains; compared at a few places.
+    /// A difference between a result and that of f64 beyond single precision; compared at a few positions.
     pub(crate) fn difference(&self, case: &Case, result: &[f32]) -> Option<String> {
         let want = case.results();
         if result.len() != want {

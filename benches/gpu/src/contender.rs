@@ -1,4 +1,4 @@
-//! What takes part: a library on an open device.
+//! Contenders: libraries on an open device.
 
 use crate::Result;
 use crate::case::{Case, Data};

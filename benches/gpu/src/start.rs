@@ -1,4 +1,4 @@
-//! How long a program waits for its first result: measured in processes of their own.
+//! The time until the first result of a program, measured in separate processes.
 
 use std::process::Command;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Kernels of a program: launched by hand on tensors of a device, or those of custom operations.
+//! Kernels that a program brings: launched on tensors of a device, or by custom operations.
 
 use std::sync::Arc;
 
@@ -43,17 +43,16 @@ pub struct CudaLaunch {
 }
 
 impl CudaDevice {
-    /// Loads a kernel, and keeps what a launch of it takes. The launch calls tensors by their positions. The target that kernels
-    /// are written for is [`CudaDevice::target`].
+    /// Loads a kernel, and keeps the arguments of its launch, which names tensors by their positions. Write the kernel for the
+    /// target [`CudaDevice::target`].
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Unavailable`] for a tensor of another device, and where the driver is too old for the kernel;
-    /// [`kiln_ir::Error::Driver`] with what the driver's compiler says; [`kiln_ir::Error::DeviceLost`].
+    /// [`kiln_ir::Error::Unavailable`] for a tensor of another device, and if the driver is too old for the kernel;
+    /// [`kiln_ir::Error::Driver`] with the message of the driver's compiler; [`kiln_ir::Error::DeviceLost`].
     ///
     /// # Safety
     /// Launched with these arguments the kernel ends, and reads and writes within these tensors alone. Nothing else uses those
-    /// that it writes, slices of them included, unless it is asked for by the same thread: work runs in the order in which it
-    /// was asked for.
+    /// that it writes, slices of them included, except work that the same thread submits: work runs in the order of submission.
     #[allow(unsafe_code)] // Only the caller knows what a kernel of another crate does.
     pub unsafe fn prepare_kernel(
         &self,
@@ -72,7 +71,7 @@ impl CudaLaunch {
     /// Launches the kernel once more. It does not wait for the device: [`CudaDevice::finish`] does.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Driver`] where the launch does not give what the kernel takes, or the driver refuses;
+    /// [`kiln_ir::Error::Driver`] if the arguments of the launch do not fit the kernel, or the driver refuses;
     /// [`kiln_ir::Error::DeviceLost`].
     pub fn run(&mut self) -> Result<()> {
         let spans = self

@@ -5,7 +5,7 @@ use kiln_ir::Result;
 use crate::{CudaTensor, Region, span};
 use kiln_device::Driver;
 
-/// A copy within the memory of a device: every byte of a tensor is read once and written once. Nothing that reads and
+/// A copy within the memory of a device: it reads and writes every byte of a tensor once. No operation that reads and
 /// writes as much is faster.
 #[derive(Debug)]
 pub struct DeviceCopy {
@@ -14,7 +14,7 @@ pub struct DeviceCopy {
 }
 
 impl DeviceCopy {
-    /// Takes memory for a copy of a tensor.
+    /// Allocates memory for a copy of a tensor.
     ///
     /// # Errors
     /// [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`].

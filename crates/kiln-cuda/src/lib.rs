@@ -4,11 +4,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `driver/` | the calls of NVIDIA's driver, and owners of what it gives out: nearly all unsafe code |
+//! | `driver/` | the calls of NVIDIA's driver, and owners of its handles: nearly all unsafe code |
 //! | `device/` | the device in terms of these: compiled kernels, staging of copies, captured programs |
 //! | `lower/` | each operation as launches of kernels from kiln-ptx |
 //! | [`numerics`] | where the error bounds of tensor cores differ from the contract |
-//! | `by_hand`, [`device_copy`] | kernels of a user's own, a bandwidth test |
+//! | `by_hand`, [`device_copy`] | kernels of the user, a bandwidth test |
 //!
 //! - The build needs no CUDA toolkit, and a program needs only the driver. The driver's library is loaded at its first use; if
 //!   it is missing, broken or too old, the result is a [`DriverProblem`], never a panic.

@@ -1,4 +1,4 @@
-//! Where the numerics of tensor cores differ from the contract of kiln-ir.
+//! The differences between the numerics of tensor cores and the contract of kiln-ir.
 //!
 //! They cut off where others round, so that errors are of one sign and grow with k. Of f16 and bf16 they add sixteen products to a sum
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of

@@ -207,7 +207,7 @@ codes!(
 pub struct Dispatch {
     pub(crate) code: Code,
     pub(crate) launch: Launch,
-    /// By the numbers that the launch uses for them.
+    /// The buffers, in the order of the numbers that the launch names them by.
     pub(crate) buffers: Vec<Location>,
 }
 

@@ -39,7 +39,7 @@ fn library(folder: &Path, init: u32, version: i32, devices: i32, without: &str) 
     to
 }
 
-/// What this program says of the driver in a folder.
+/// The report of this program about the driver in a folder.
 fn seen(folder: &Path) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "reports_what_it_finds", "--ignored", "--nocapture"]).env("LD_LIBRARY_PATH", folder);

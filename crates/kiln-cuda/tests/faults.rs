@@ -1,4 +1,4 @@
-//! What goes wrong is a typed error, and leaves everything else as it was.
+//! Faults: each is a typed error, and everything else stays usable.
 
 mod support;
 

@@ -37,7 +37,7 @@ impl<D: Driver> Default for Backend<D> {
     }
 }
 
-/// How a compiled operation runs.
+/// The form of a compiled operation.
 #[derive(Debug)]
 enum Runner<D: Driver> {
     /// Operands and results are copied to and from device memory.
@@ -85,7 +85,7 @@ impl<D: Driver> Backend<D> {
     /// The device, opened if it was not.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Unavailable`] where there is no such device, [`kiln_ir::Error::Driver`]; each time the same.
+    /// [`kiln_ir::Error::Unavailable`] if the device does not exist, [`kiln_ir::Error::Driver`]; the same error each time.
     pub async fn device_async(&self) -> Result<&D> {
         let device = match self.device.get() {
             Some(device) => device,
@@ -111,7 +111,7 @@ impl<D: Driver> Backend<D> {
     /// Runs any operation and returns its results.
     ///
     /// # Errors
-    /// Those of the shape rule, of the data, of opening the device and of the device.
+    /// The errors of the shape rule, of the data, of opening the device and of the device.
     pub async fn run_async(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
         let call = OwnedCall::new(op, inputs)?;
         let call = call.as_call();
@@ -133,7 +133,7 @@ impl<D: Driver> Backend<D> {
     /// [`Backend::run_into_async`] for a call whose shapes are inferred, and for callers that state who drives the device.
     ///
     /// # Errors
-    /// Those of the data, of opening the device and of the device; [`kiln_ir::Error::Arity`], [`kiln_ir::Error::Length`] and
+    /// The errors of the data, of opening the device and of the device; [`kiln_ir::Error::Arity`], [`kiln_ir::Error::Length`] and
     /// [`kiln_ir::Error::Type`] for outputs that do not fit.
     pub async fn run_call_waiting(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>], waiting: Waiting) -> Result<()> {
         let (op, inputs) = (call.op(), call.inputs());

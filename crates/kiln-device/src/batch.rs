@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 
 /// Operations recorded now and run together on a device. They are the methods of [`Record`].
 ///
-/// What is uploaded goes to the device at once and stays there. Nothing else happens until the batch is executed: then
+/// Uploads go to the device at once, and their data stay there. Nothing else happens until the batch is executed: then
 /// element-wise chains become one kernel each, equal operations are computed once, unneeded ones are dropped, memory is reused
 /// as soon as it is free, and everything is submitted together. Executed again, after [`Batch::set`] or not, it replays what
 /// was compiled and bound the first time. The last four sets of wanted tensors stay ready, as long as the results of those
@@ -88,8 +88,8 @@ impl<D: Driver> Batch<D> {
         Ok(id)
     }
 
-    /// A tensor that the last execution computed, or an input, as it is on the device. The batch leaves its memory alone from
-    /// then on.
+    /// A tensor that the last execution computed, or an input, as it is on the device. The batch does not write to its
+    /// memory from then on.
     ///
     /// # Errors
     /// The errors of [`Batch::read_async`].

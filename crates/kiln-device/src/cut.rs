@@ -1,20 +1,20 @@
-//! How operations are cut into parts that do not depend on one another, and what their results make together.
+//! Division of operations into parts that do not depend on one another, and the combination of the parts' results.
 
 use kiln_ir::op::{Op, Reduce, Reduction};
 use kiln_ir::{DataMut, Operand, Result, Shape, TensorType};
 
-/// How an operation is cut.
+/// The division of an operation into parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// Extent that is cut: the first one of the results, or all elements that are reduced.
     pub rows: usize,
-    /// Which operands are cut; a part sees the others whole.
+    /// Whether each operand is cut; a part sees the others whole.
     pub operands: Vec<bool>,
-    /// What is done with the results of the parts.
+    /// The combination of the results of the parts.
     pub join: Join,
 }
 
-/// What the results of parts make together.
+/// The combination of the results of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
     /// The parts are consecutive rows of the result.
@@ -32,7 +32,7 @@ pub enum Join {
     Place(Reduction),
 }
 
-/// How an operation on operands of these types is cut, if it can be.
+/// The division of an operation on operands of these types, if it can be divided.
 pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
     let first = &types.first()?.shape;
     let (rank, rows) = (first.rank(), leading(first));
@@ -68,7 +68,7 @@ pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
     }
 }
 
-/// How the reduction of `n` elements follows from those of the parts. Excludes the Euclidean norm, whose bound leaves
+/// The combination that gives the reduction of `n` elements from those of the parts. Excludes the Euclidean norm, whose bound leaves
 /// no room for the rounding of each part's root.
 fn joined(reduction: Reduction, n: usize) -> Option<Join> {
     let reduced = |part, again, divisor| Some(Join::Reduced { part: Reduce::all(part).into(), again, divisor });
@@ -102,7 +102,7 @@ impl Cut {
         types.iter().zip(&self.operands).map(part).collect()
     }
 
-    /// What a part sees of the operands.
+    /// The operands of a part.
     ///
     /// # Errors
     /// The errors of [`Operand::new`]; operands that the operation accepts give none.

@@ -76,7 +76,7 @@ macro_rules! device_methods {
                 /// its data can be at fault.
                 ///
                 /// # Errors
-                /// Those of the shape rule; [`kiln_ir::Error::Unavailable`] for a tensor of another device;
+                /// The errors of the shape rule; [`kiln_ir::Error::Unavailable`] for a tensor of another device;
                 /// [`kiln_ir::Error::Index`] for an index outside of its table; [`kiln_ir::Error::Unsupported`],
                 /// [`kiln_ir::Error::Limit`], [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`].
                 pub fn run, run_async(&self, waiting, op: &kiln_ir::op::Op, inputs: &[&$crate::Tensor<$device>])
@@ -86,7 +86,7 @@ macro_rules! device_methods {
                 /// Makes an operation on tensors of this device ready to run, again and again.
                 ///
                 /// # Errors
-                /// As `run`.
+                /// The errors of `run`.
                 pub fn prepare, prepare_async(&self, _waiting, op: &kiln_ir::op::Op, inputs: &[&$crate::Tensor<$device>])
                     -> kiln_ir::Result<$crate::Prepared<$device>> {
                     $crate::bodies::prepare(self, op, inputs).await
@@ -94,7 +94,7 @@ macro_rules! device_methods {
                 /// Compiles the kernels of operations on operands of these types, so that their first runs compile none.
                 ///
                 /// # Errors
-                /// Those of the shape rules; [`kiln_ir::Error::Unsupported`], [`kiln_ir::Error::Limit`],
+                /// The errors of the shape rules; [`kiln_ir::Error::Unsupported`], [`kiln_ir::Error::Limit`],
                 /// [`kiln_ir::Error::Driver`], [`kiln_ir::Error::DeviceLost`].
                 pub fn compile_ahead, compile_ahead_async(&self, _waiting,
                     operations: &[(kiln_ir::op::Op, &[kiln_ir::TensorType])]) -> kiln_ir::Result<()> {

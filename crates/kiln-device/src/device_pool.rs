@@ -32,14 +32,14 @@ const AT_ONCE: usize = 3;
 /// records several of them. Cloning it is cheap and gives the same pool.
 ///
 /// - An operation that is large is cut into as many parts as there are devices if these do not depend on one another:
-///   element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and
-///   stacks of products, what is done with each row.
+///   element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, stacks of
+///   products, and operations on rows.
 /// - Any other operation, and each run of a batch, goes to the device with the least work in flight.
 /// - Small work of several threads that waits for the same device is submitted together: the threads whose work came while the
 ///   device was in use share the next submission. Other work of up to three callers is on a device at once.
 /// - Callers are served in the order in which they came. One that comes back is served after those who wait already.
-/// - A device that is lost gets no more work, and what it was lost in is done again by the others. The error is that of the last
-///   device once all are lost.
+/// - A lost device gets no more work, and the others repeat the work that it was lost in. Once all devices are lost, the error is
+///   that of the last one.
 #[derive(Debug)]
 pub struct DevicePool<D: Driver> {
     members: Arc<[Member<D>]>,
@@ -192,10 +192,10 @@ impl<D: Driver> DevicePool<D> {
         Self::of(choices.iter().map(open).collect::<Result<_>>()?)
     }
 
-    /// These devices.
+    /// A pool of these devices.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for none.
+    /// [`Error::Parameter`] for an empty list.
     pub fn of(devices: Vec<D>) -> Result<Self> {
         if devices.is_empty() {
             return Err(Error::Parameter {
@@ -219,7 +219,7 @@ impl<D: Driver> DevicePool<D> {
         self.least_loaded_of(work, |_| true).map(|(_, lent)| lent)
     }
 
-    /// The device with the least in flight among those at positions that are allowed, and its position. At least one is.
+    /// The device with the least in flight among those at positions that are allowed, and its position. `allowed` accepts one or more.
     pub(crate) fn least_loaded_of(&self, work: u64, allowed: impl Fn(usize) -> bool) -> Result<(usize, Lent<'_, D>)> {
         let allowed = || self.members.iter().enumerate().filter(|(position, _)| allowed(*position));
         loop {
@@ -227,7 +227,7 @@ impl<D: Driver> DevicePool<D> {
             let loads = alive.map(|(position, member)| (member.load.load(Ordering::Relaxed), position));
             let Some((load, position)) = loads.min() else {
                 allowed().try_for_each(|(_, member)| member.device.check_alive())?;
-                return Err(Error::Unavailable { what: "a device".into(), reason: "the pool has none".into() });
+                return Err(Error::Unavailable { what: "a device".into(), reason: "all are excluded".into() });
             };
             let member = &self.members[position];
             // Otherwise threads that come together would all choose the same device.
@@ -339,7 +339,7 @@ fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<
         match open(choice) {
             Ok(device) => devices.push(device),
             Err(why) => {
-                tracing::warn!(?choice, %why, "the pool is without this adapter");
+                tracing::warn!(?choice, %why, "this device cannot be opened, so the pool excludes it");
                 refused = Some(why);
             }
         }

@@ -1,4 +1,4 @@
-//! What differs between devices: the interface that a backend implements.
+//! The interface that a backend implements: everything that differs between devices.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -40,7 +40,7 @@ impl<M> Shared<M> {
 pub struct Read<'a, M> {
     /// The region; the copy begins at its first byte.
     pub from: Region<M>,
-    /// Where the bytes are written, all of it.
+    /// The destination of the bytes, which is filled.
     pub to: &'a mut [u8],
 }
 
@@ -230,7 +230,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     }
 
     /// Adds the steps of several operations that are equal but for their operands, which `operands` has with the outputs, to a plan:
-    /// those of a round ([`FusionLimits::round`]), which read nothing of one another. `norm`: as for [`Driver::lower_normed`]. Returns
+    /// those of a round ([`FusionLimits::round`]), which are independent. `norm`: as for [`Driver::lower_normed`]. Returns
     /// whether the device has kernels for all of them at once; if not, the plan is as before, and each is lowered by itself.
     ///
     /// # Errors
@@ -343,8 +343,8 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         self.read(reads, waiting).await
     }
 
-    /// Submits a program to each device of a group, without waiting for any of them. None of the devices may have to finish before
-    /// another has been given its work: they wait for one another. By default each program is submitted as a whole.
+    /// Submits a program to each device of a group, without waiting for any of them. No device may have to finish before
+    /// another one has its work: they wait for one another. By default each program is submitted as a whole.
     ///
     /// # Errors
     /// The errors of [`Driver::run`].
@@ -390,7 +390,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Makes the direct form of an operation ready, for which [`Driver::is_direct`] holds.
     ///
     /// # Errors
-    /// Those of compilation and allocation.
+    /// The errors of compilation and of allocation.
     async fn make_direct(&self, op: &Op, plan: Plan<Self>, inputs: &[TensorId]) -> Result<Self::Direct>;
 
     /// Runs a direct operation.

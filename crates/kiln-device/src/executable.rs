@@ -1,4 +1,4 @@
-//! A plan that is compiled and bound to memory: it runs again and again, and nothing is made anew.
+//! Plans that are compiled and bound to memory: they run repeatedly without new allocations.
 
 use std::collections::HashMap;
 
@@ -141,7 +141,7 @@ impl<D: Driver> Executable<D> {
             });
         }
         if !self.has_run {
-            return Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() });
+            return Err(Error::Parameter { op: "profile", reason: "nothing was executed; execute it first".into() });
         }
         self.device.check_alive()?;
         self.device.times(&self.program, waiting).await

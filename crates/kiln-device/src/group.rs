@@ -111,11 +111,11 @@ impl<D: Driver> Group<D> {
     pub fn new(devices: Vec<D>) -> Result<Self> {
         let wrong = |reason: String| Err(Error::Parameter { op: "group", reason });
         let Some(first) = devices.first().filter(|_| devices.len() > 1) else {
-            return wrong(format!("a group has two devices or more, not {}", devices.len()));
+            return wrong(format!("a group needs at least 2 devices, found {}", devices.len()));
         };
         for (at, device) in devices.iter().enumerate() {
             if devices[..at].iter().any(|other| crate::driver::is_same(device, other)) {
-                return wrong(format!("{} is in it twice", device.label()));
+                return wrong(format!("{} is in the group twice", device.label()));
             }
         }
         let exchange = D::exchange(&devices)?;

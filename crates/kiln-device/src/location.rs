@@ -1,4 +1,4 @@
-//! What plans name: memory, tensors in it, and errors that kernels report.
+//! Names in plans: memory, tensors in it, and errors that kernels report.
 
 use kiln_ir::graph::TensorId;
 use kiln_ir::{Error, TensorType};
@@ -41,7 +41,7 @@ impl From<kiln_ir::graph::Location> for Location {
 /// A tensor of a plan: its location and type. It is contiguous and begins at the first byte of its region.
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
-    /// Where it is.
+    /// Its location.
     pub at: Location,
     /// Its shape and element type.
     pub ty: TensorType,

@@ -22,8 +22,8 @@ pub trait Lower<D: Driver>: Operation {
     /// ([`Operation::UPDATES`]) already contains the elements of its first input.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Limit`] if its kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] if it has
-    /// none.
+    /// [`kiln_ir::Error::Limit`] if its kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] if it
+    /// has no kernels.
     fn lower(&self, plan: &mut Lowering<'_, D>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 }
 
@@ -103,7 +103,7 @@ pub fn gated<D: Driver>(
 /// the order of elements differs, with results that are copied back.
 ///
 /// # Errors
-/// Those of `lower` and of [`Driver::lower`].
+/// The errors of `lower` and of [`Driver::lower`].
 pub fn along_last<D: Driver>(
     plan: &mut Lowering<'_, D>,
     axis: usize,
@@ -157,7 +157,7 @@ pub struct Lowering<'a, D: Driver> {
     faults: &'a mut Vec<Fault>,
 }
 
-/// What identifies a value that several steps of a plan need: what it is, its parameters, and the operands that it is computed from.
+/// The identity of a value that several steps of a plan need: its kind, its parameters, and the operands that it is computed from.
 type Key = (&'static str, Vec<u32>, Vec<Location>);
 
 /// The values that several steps of a plan share.
@@ -239,7 +239,7 @@ impl<'a, D: Driver> Lowering<'a, D> {
     /// Lowers a part of this step, whose scratch memory the next part uses again.
     ///
     /// # Errors
-    /// Those of `lower`.
+    /// The errors of `lower`.
     pub fn part<T>(&mut self, lower: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let used = self.used;
         let lowered = lower(self);

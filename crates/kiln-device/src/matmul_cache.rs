@@ -16,10 +16,10 @@ use crate::waiting::Waiting;
 /// Maximum number of compiled products, each for one weight and one number of rows.
 const MOST_READY: usize = 64;
 
-/// Named weights on a device, and their products with what the host has: `y = x Wᵀ`.
+/// Named weights on a device, and their products with rows of the host: `y = x Wᵀ`.
 ///
-/// A weight is `n * k`, row-major, for any number of rows of `x`: a row of it is what one output is made of, as in the
-/// files that weights come in. It is sent once. A product with as many rows as an earlier one finds everything ready.
+/// A weight is `n * k`, row-major, for any number of rows of `x`: each of its rows gives one output, as in the files of
+/// models. It is uploaded once. A product with as many rows as an earlier one finds its kernels compiled and its memory allocated.
 #[derive(Debug)]
 pub struct MatmulCache<D: Driver> {
     device: D,
@@ -64,7 +64,7 @@ impl<D: Driver> MatmulCache<D> {
         /// blocks.
         ///
         /// # Errors
-        /// The errors of [`MatmulCache::upload_weight_async`]; [`Error::Shape`] when it is no matrix, [`Error::Type`] when it is of integers.
+        /// The errors of [`MatmulCache::upload_weight_async`]; [`Error::Shape`] when it is not a matrix, [`Error::Type`] for integers.
         pub fn upload_operand, upload_operand_async(
             &mut self, _waiting, name: &str, weight: &Operand<'_>,
         ) -> Result<()> {
@@ -101,7 +101,7 @@ impl<D: Driver> MatmulCache<D> {
             return Err(Error::Type { op: "weight", index: 0, expected: DType::F32, found: dtype });
         }
         if shape.rank() != 2 {
-            return Err(Error::Shape { op: "weight", reason: format!("{shape} is no matrix, as a weight is") });
+            return Err(Error::Shape { op: "weight", reason: format!("{shape} is not a matrix [n, k]") });
         }
         let tensor = Tensor::upload(&self.device, &operand).await?;
         self.remove(name);
@@ -114,12 +114,12 @@ impl<D: Driver> MatmulCache<D> {
         self.weights.get(name).map(Tensor::ty)
     }
 
-    /// The names of all weights, in no order.
+    /// The names of all weights, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.weights.keys().map(String::as_str)
     }
 
-    /// Forgets a weight, and says whether it was there.
+    /// Removes a weight. Returns whether it existed.
     pub fn remove(&mut self, name: &str) -> bool {
         self.ready.retain(|ready| ready.name != name);
         self.weights.remove(name).is_some()
@@ -150,7 +150,7 @@ impl<D: Driver> MatmulCache<D> {
         let weight = self.weights.get(name).ok_or_else(|| {
             let mut names: Vec<&str> = self.names().collect();
             names.sort_unstable();
-            Error::Unavailable { what: format!("weight {name:?}"), reason: format!("there are {names:?}") }
+            Error::Unavailable { what: format!("weight {name:?}"), reason: format!("the weights are {names:?}") }
         })?;
         let &[n, k] = weight.shape().dims() else { return Ok((0, 0)) };
         let rows = kiln_ir::op::rows_of("matmul", x, k)?.rows();

@@ -29,7 +29,7 @@ struct Free<M> {
     bytes: u64,
 }
 
-/// Device memory by who holds it, in bytes.
+/// Device memory by its holders, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Held by tensors, batches and operations that are kept ready.
@@ -78,7 +78,7 @@ impl<M> Region<M> {
     /// The allocation that it is part of.
     ///
     /// # Errors
-    /// None in practice: memory leaves an allocation only when its last region is dropped.
+    /// Does not happen: memory leaves an allocation only when its last region is dropped.
     pub fn memory(&self) -> Result<&M> {
         self.allocation.memory.as_ref().ok_or(Error::OutOfMemory { bytes: 0 })
     }
@@ -142,7 +142,7 @@ impl<M> Pool<M> {
         size_class(bytes, self.0.granularity).min(self.0.largest.max(bytes))
     }
 
-    /// What sizes of allocations are multiples of.
+    /// The granularity: sizes of allocations are multiples of it.
     pub fn granularity(&self) -> u64 {
         self.0.granularity
     }
@@ -161,7 +161,7 @@ impl<M> Pool<M> {
     /// returned to the driver and it is asked once more.
     ///
     /// # Errors
-    /// Those of `allocate`.
+    /// The errors of `allocate`.
     pub fn take(&self, bytes: u64, allocate: impl Fn(u64) -> Result<M>) -> Result<Region<M>> {
         let size = self.size_class(bytes);
         let reused = {

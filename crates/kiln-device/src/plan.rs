@@ -1,4 +1,4 @@
-//! What a device does for a graph: launches on memory that is named and not allocated yet.
+//! Plans: the launches of a graph, on memory that is named and not allocated yet.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ pub struct Plan<D: Driver> {
 }
 
 impl<D: Driver> Plan<D> {
-    /// Bytes of what it computes: results, intermediate results and scratch memory.
+    /// Bytes of the memory that it writes: results, intermediate results and scratch memory.
     pub fn computed_bytes(&self) -> u64 {
         let own = self.slots.iter().chain(&self.scratch).chain(&self.kept).copied();
         total_bytes(own.chain(self.results.iter().map(|&(_, bytes)| bytes)))
@@ -40,7 +40,7 @@ impl<D: Driver> Plan<D> {
     /// Plans the computation of the wanted tensors.
     ///
     /// # Errors
-    /// [`Error::ForeignTensor`] for an id of another graph; those of [`Driver::lower`].
+    /// [`Error::ForeignTensor`] for an id of another graph; the errors of [`Driver::lower`].
     pub fn new(graph: &Graph, wanted: &[TensorId], target: &D::Target) -> Result<Self> {
         Self::within(D::fusion_limits(target), graph, wanted, target)
     }
@@ -116,7 +116,7 @@ impl<D: Driver> Plan<D> {
     /// Plans one operation on inputs of these types: the ids of its inputs, and the plan.
     ///
     /// # Errors
-    /// Those of the shape rule, and as [`Plan::new`].
+    /// The errors of the shape rule and of [`Plan::new`].
     pub fn of_operation(op: &Op, inputs: &[TensorType], target: &D::Target) -> Result<(Vec<TensorId>, Self)> {
         let mut graph = Graph::new();
         let inputs: Vec<TensorId> = inputs.iter().map(|&ty| graph.input(ty)).collect();

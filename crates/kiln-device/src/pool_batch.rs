@@ -88,7 +88,7 @@ struct Input<D: Driver> {
     change: u64,
 }
 
-/// Where the data of an input are.
+/// The location of the data of an input.
 #[derive(Debug)]
 enum Source<D: Driver> {
     /// The caller passes them to each run.
@@ -377,7 +377,7 @@ impl<D: Driver> PoolBatch<D> {
             (Error::DeviceLost { device, reason }, Some((_, id))) => Error::DeviceLost {
                 device,
                 reason: format!(
-                    "{reason}; input {} of the batch was in its memory alone, so no other device can run the batch: record it anew, \
+                    "{reason}; input {} of the batch was in its memory alone, so no other device can run the batch: record it again, \
                      with that input uploaded to the pool",
                     id.index()
                 ),

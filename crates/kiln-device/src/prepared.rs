@@ -25,8 +25,8 @@ impl<D: Driver> Prepared<D> {
     /// Makes an operation on tensors of a device ready.
     ///
     /// # Errors
-    /// Those of the shape rule; [`kiln_ir::Error::Unavailable`] for a tensor of another device; those of compilation and
-    /// allocation.
+    /// The errors of the shape rule; [`kiln_ir::Error::Unavailable`] for a tensor of another device; the errors of compilation
+    /// and of allocation.
     pub async fn new(device: &D, op: &Op, inputs: &[&Tensor<D>]) -> Result<Self> {
         device.check_alive()?;
         inputs.iter().try_for_each(|input| input.check_on(device))?;

@@ -11,7 +11,7 @@ pub struct KernelTime {
     pub grid: [u32; 3],
     /// Blocks of it that a multiprocessor holds at once, its occupancy, where the driver reports it.
     pub resident_blocks: Option<u32>,
-    /// How long it ran, in nanoseconds.
+    /// Its duration in nanoseconds.
     pub nanoseconds: f64,
 }
 

@@ -137,7 +137,7 @@ impl<D: Driver> GraphRunner<D> {
         inputs.any(|input| input.shares(region)) || results.any(|result| result.shares(region))
     }
 
-    /// Forgets inputs, and executions that read or made them: their memory is free as soon as nobody else holds it.
+    /// Removes inputs, and executions that read or made them: their memory is free as soon as its last owner is dropped.
     pub fn release(&mut self, ids: &[TensorId]) {
         let of_ready =
             |ready: &Ready<D>| ids.iter().any(|id| ready.wanted.contains(id) || ready.executable.input(*id).is_some());
@@ -172,7 +172,7 @@ impl<D: Driver> GraphRunner<D> {
     ///
     /// # Errors
     /// [`Error::Parameter`] for a tensor that is not an input here; [`Error::Type`] and [`Error::Length`] where the elements do
-    /// not fit; those of the device.
+    /// not fit; the errors of the device.
     pub async fn set(&mut self, graph: &Graph, id: TensorId, data: Data<'_>) -> Result<()> {
         self.set_all(graph, &[(id, data)]).await
     }
@@ -217,8 +217,8 @@ impl<D: Driver> GraphRunner<D> {
         Ok(())
     }
 
-    /// A tensor that the last execution computed, or an input, as it is on the device. The runner leaves its memory alone from
-    /// then on.
+    /// A tensor that the last execution computed, or an input, as it is on the device. The runner does not write to its
+    /// memory from then on.
     ///
     /// # Errors
     /// The errors of [`GraphRunner::read`].
@@ -257,7 +257,7 @@ impl<D: Driver> GraphRunner<D> {
     }
 
     /// Takes the executable for these tensors out of the cache while it is in use, and creates it if it is missing.
-    /// After an error or a dropped future it is created anew. If results are `read`, they are in memory that the host
+    /// After an error or a dropped future it is created again. If results are `read`, they are in memory that the host
     /// maps if that is faster.
     async fn take_ready(
         &mut self,

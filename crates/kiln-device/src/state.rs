@@ -1,4 +1,4 @@
-//! Device memory that executions of graphs change: what a model keeps from one step to the next.
+//! Device memory that executions of graphs change, such as the data that a model keeps from one step to the next.
 
 use kiln_ir::{Buffer, Data, Error, Operand, Result, TensorType};
 

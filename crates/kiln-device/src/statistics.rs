@@ -15,7 +15,7 @@ impl Counter {
 /// Defines [`Statistics`] and its counters.
 macro_rules! statistics {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since a device was opened. Differences of two are what happened between.
+        /// Counts since a device was opened. The difference of two counts is the work between them.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Statistics {
             $($(#[$doc])* pub $name: u64,)*
@@ -68,7 +68,7 @@ statistics! {
 }
 
 impl Statistics {
-    /// Buffers of all kinds, and bindings, that were made: none where what ran before runs again.
+    /// Number of buffers of all kinds, and of bindings, that were created: 0 if work that ran before runs again.
     pub fn made(&self) -> u64 {
         self.upload_buffers + self.readback_buffers + self.storage_buffers + self.bind_groups
     }
@@ -78,7 +78,7 @@ impl std::fmt::Display for Statistics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { submissions, dispatches, uploads, uploaded_bytes, downloads, downloaded_bytes, .. } = self;
         write!(f, "{submissions} submissions of {dispatches} kernels, {uploads} uploads of {uploaded_bytes} bytes, ")?;
-        write!(f, "{downloads} downloads of {downloaded_bytes} bytes; made were buffers: ")?;
+        write!(f, "{downloads} downloads of {downloaded_bytes} bytes; buffers created: ")?;
         let Self { upload_buffers, readback_buffers, storage_buffers, bind_groups, .. } = self;
         write!(f, "{upload_buffers} for uploads, {readback_buffers} for readings, {storage_buffers} for kernels, ")?;
         write!(f, "and {bind_groups} bindings")

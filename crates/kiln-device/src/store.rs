@@ -1,4 +1,4 @@
-//! Files that hold what was expensive to make, for the next process: compiled code.
+//! Files that keep compiled code for the next process.
 //!
 //! A file is magic bytes, a version, a key that says what the contents were made from and by whom, the contents, and a
 //! checksum of all that. Numbers are little endian; key and contents begin with their length.
@@ -15,14 +15,14 @@ const MOST_BYTES: u64 = 256 << 20;
 pub struct Kind {
     /// The first bytes of every file of this kind.
     pub magic: [u8; 8],
-    /// The version of what its contents mean.
+    /// The version of the format of its contents.
     pub version: u32,
 }
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// No cache folder is used.
+    /// The file does not exist.
     Missing,
     /// The file cannot be read.
     Unreadable(String),
@@ -38,10 +38,10 @@ pub enum Unusable {
 impl std::fmt::Display for Unusable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Missing => f.write_str("there is none"),
+            Self::Missing => f.write_str("it does not exist"),
             Self::Unreadable(why) => write!(f, "it cannot be read: {why}"),
             Self::Corrupt => f.write_str("it is damaged"),
-            Self::Foreign { key } => write!(f, "it is of {key}"),
+            Self::Foreign { key } => write!(f, "it was made for {key}"),
         }
     }
 }
@@ -55,7 +55,7 @@ impl Kind {
     /// The contents of a file that was written with this key.
     ///
     /// # Errors
-    /// Why no files are kept.
+    /// The reason why the file is not used.
     pub fn load(&self, path: &Path, key: &str) -> Result<Vec<u8>, Unusable> {
         let unreadable = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::NotFound => Unusable::Missing,
@@ -64,7 +64,7 @@ impl Kind {
         let mut bytes = Vec::new();
         // Opening a FIFO would wait for a writer, and a device may never end.
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-            return Err(Unusable::Unreadable("it is no file".into()));
+            return Err(Unusable::Unreadable("it is not a file".into()));
         }
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;

@@ -37,7 +37,7 @@ struct Waiter<D: Driver> {
     next: Signal<Next<D>>,
 }
 
-/// What a waiting thread does next.
+/// The next action of a waiting thread.
 #[derive(Debug)]
 enum Next<D: Driver> {
     /// It submits what waits: its own call is the first in the queue.

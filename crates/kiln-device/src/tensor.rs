@@ -119,7 +119,7 @@ impl<D: Driver> Tensor<D> {
         }
         Err(Error::Unavailable {
             what: format!("a tensor of {}", self.device.label()),
-            reason: format!("{} cannot see it; read it and upload it there", device.label()),
+            reason: format!("{} cannot access it; read it and upload it there", device.label()),
         })
     }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Who drives a device while a future waits for it.
+/// The thread that drives a device while a future waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// The calling thread, which blocks: the future completes at its first poll.

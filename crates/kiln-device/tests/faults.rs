@@ -276,6 +276,25 @@ fn a_kernel_that_is_refused_anywhere_is_one_error_and_all_works_afterwards() {
 }
 
 #[test]
+fn a_read_that_ends_early_anywhere_is_one_error_and_all_works_afterwards() {
+    for options in kinds() {
+        let whole = HostDevice::new(options.clone());
+        let expected = block_on(everything(&whole)).unwrap();
+        let reads = whole.reads();
+        assert!(reads > 5, "{reads}");
+        for n in 0..reads {
+            let device = HostDevice::new(options.clone());
+            device.fail_read(Some(n));
+            let error = block_on(everything(&device)).unwrap_err();
+            assert!(matches!(&error, Error::Driver { what, .. } if what == "reading"), "read {n}: {error:?}");
+            assert_eq!(device.memory_use().live, 0, "read {n}");
+            assert_eq!(block_on(everything(&device)).unwrap(), expected, "after read {n}");
+            assert_nothing_is_held(&device);
+        }
+    }
+}
+
+#[test]
 fn the_loss_of_a_device_at_any_submission_is_reported() {
     // An interpreter takes half a minute for all that is run once: there a device that suspends is lost in the middle.
     let is_run = |options: &HostOptions| !cfg!(miri) || options.suspends;

@@ -17,8 +17,8 @@ static NAMED: AtomicU64 = AtomicU64::new(0);
 /// mapped keeps it. A symbolic link is replaced by the file, and the permissions are those of a new file. After a power failure the
 /// name leads to the old contents or to the new ones.
 ///
-/// After an error or a panic of `write` the temporary file is removed. Temporary files of this name that processes have left which no
-/// longer run are removed, too, once they are a second old. Systems without a list of processes in `/proc` keep them for an hour.
+/// After an error or a panic of `write` the temporary file is removed. Temporary files of this name whose processes no longer run are
+/// removed, too, once they are a second old. Systems without a list of processes in `/proc` keep them for an hour.
 ///
 /// # Errors
 /// The errors of `write` and of the file system. [`InvalidInput`](io::ErrorKind::InvalidInput) where the path has no file name, and

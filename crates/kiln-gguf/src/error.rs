@@ -1,13 +1,13 @@
-//! What can be wrong with a GGUF file.
+//! Errors of reading and writing GGUF files.
 
 use std::path::PathBuf;
 
 use crate::TensorKind;
 
-/// The result of everything in this crate that can fail.
+/// The result of fallible functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong. Every variant says what was expected, what was found and, where a person can do something, what.
+/// An error of reading or writing a GGUF file. Every variant says what was expected, what was found and, if you can mend it, how.
 ///
 /// Names that come from files are printed with escapes, so that a message cannot control a terminal.
 #[derive(Debug, thiserror::Error)]

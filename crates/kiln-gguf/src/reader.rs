@@ -27,7 +27,7 @@ const LEAST_ENTRY: u64 = 8 + 4 + 1;
 /// Minimum bytes of a tensor's description: length of the name, dimensions, type, offset.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
-/// What a file says of a tensor, checked against the file.
+/// The description of a tensor in a file, checked against the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     name: String,
@@ -65,7 +65,7 @@ impl TensorInfo {
         self.bytes
     }
 
-    /// Where its bytes begin in the file.
+    /// The offset of its bytes in the file.
     pub fn offset(&self) -> usize {
         self.start
     }
@@ -84,7 +84,7 @@ impl TensorInfo {
     }
 }
 
-/// The bytes of a tensor, borrowed from the file, with what the file says of them.
+/// The bytes of a tensor, borrowed from the file, with its description.
 #[derive(Clone, Copy)]
 pub struct TensorView<'a> {
     info: &'a TensorInfo,
@@ -92,7 +92,7 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// What the file says of it.
+    /// The description of the tensor.
     pub fn info(&self) -> &'a TensorInfo {
         self.info
     }
@@ -121,7 +121,7 @@ impl fmt::Debug for TensorView<'_> {
     }
 }
 
-/// Where the bytes of a file are.
+/// The storage of the bytes of a file.
 #[derive(Debug)]
 enum Storage<'a> {
     #[cfg(not(target_arch = "wasm32"))]
@@ -224,8 +224,8 @@ pub struct Gguf<'a> {
 impl Gguf<'static> {
     /// Maps a file into memory and validates it.
     ///
-    /// Pages are brought from the disk when they are first read. While the map lives the file must not be changed in place; if
-    /// it is cut, reading what is gone ends the process with SIGBUS. Where that can happen (a network drive, a download
+    /// Pages are loaded from the disk when they are first read. While the map lives the file must not be changed in place; if
+    /// it is truncated, reading beyond its new end ends the process with SIGBUS. Where that can happen (a network drive, a download
     /// that is still running), use [`Gguf::read`].
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl Gguf<'static> {
         Self::of(Storage::map(path.as_ref())?)
     }
 
-    /// Reads a whole file into memory and validates it. It may change or be cut later.
+    /// Reads a whole file into memory and validates it. It may change or be truncated later.
     ///
     /// # Errors
     /// [`Error::Io`] where the file cannot be read or the machine has no memory for it; every error of validation.
@@ -269,12 +269,12 @@ impl<'a> Gguf<'a> {
         Ok(Self { storage, contents })
     }
 
-    /// The version of the format: 2 or 3, which differ in nothing for little-endian files.
+    /// The version of the format: 2 or 3, which are the same for little-endian files.
     pub fn version(&self) -> u32 {
         self.contents.version
     }
 
-    /// What offsets of tensors are multiples of.
+    /// The alignment: offsets of tensors are multiples of it.
     pub fn alignment(&self) -> u32 {
         self.contents.alignment
     }
@@ -294,7 +294,7 @@ impl<'a> Gguf<'a> {
         Metadata::new(&self.contents.entries, self.storage.bytes())
     }
 
-    /// What the file says of its tensors, in its order.
+    /// The descriptions of the tensors, in the order of the file.
     pub fn infos(&self) -> &[TensorInfo] {
         &self.contents.tensors
     }
@@ -320,10 +320,10 @@ fn view<'a>(file: &'a [u8], info: &'a TensorInfo) -> TensorView<'a> {
     TensorView { info, bytes: &file[info.start..info.start + info.bytes] }
 }
 
-/// The head of a file: its metadata, and what it says of its tensors, without their elements.
+/// The head of a file: its metadata and the descriptions of its tensors, without their elements.
 ///
-/// It is for files whose bytes come one part after the other, such as downloads: what a model is, and how much memory it needs, is
-/// known before its weights come.
+/// It is for files that arrive in parts, such as downloads: the kind of a model and the memory that it needs are known before its
+/// weights arrive.
 #[derive(Debug)]
 pub struct Header {
     /// The bytes from the beginning of the file.
@@ -332,8 +332,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Validates what has come of a file of `file_bytes` bytes. `None` where it ends before the descriptions of the tensors do: more is
-    /// needed.
+    /// Validates the first bytes of a file of `file_bytes` bytes. `None` if they end before the descriptions of the tensors do: call it
+    /// again with more bytes.
     ///
     /// # Errors
     /// Every error of validation, as soon as the bytes show it; [`Error::TooLong`] for a file whose length this machine cannot count.
@@ -355,7 +355,7 @@ impl Header {
         Metadata::new(&self.contents.entries, &self.bytes)
     }
 
-    /// What the file says of its tensors, in its order. Their offsets are those in the whole file.
+    /// The descriptions of the tensors, in the order of the file. Their offsets are those in the whole file.
     pub fn infos(&self) -> &[TensorInfo] {
         &self.contents.tensors
     }
@@ -382,7 +382,7 @@ impl<'a> Cursor<'a> {
         self.file - self.at as u64
     }
 
-    /// How many items of at least `least` bytes the known bytes can hold: the capacity to allocate.
+    /// Number of items of at least `least` bytes that the known bytes can hold: the capacity to allocate.
     fn known(&self, least: u64) -> usize {
         (self.bytes.len() - self.at) / least as usize
     }

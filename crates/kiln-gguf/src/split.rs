@@ -40,7 +40,7 @@ impl Model {
     /// that change.
     ///
     /// # Errors
-    /// Those of [`Gguf::open`]; [`Error::Split`] where files do not belong together, [`Error::Duplicate`] where two have a
+    /// The errors of [`Gguf::open`]; [`Error::Split`] where files do not belong together, [`Error::Duplicate`] where two have a
     /// tensor of the same name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::with(path.as_ref(), |path| Gguf::open(path))
@@ -49,7 +49,7 @@ impl Model {
     /// Reads the same into memory.
     ///
     /// # Errors
-    /// Those of [`Gguf::read`]; as [`Model::open`].
+    /// The errors of [`Gguf::read`] and of [`Model::open`].
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         Self::with(path.as_ref(), |path| Gguf::read(path))
     }
@@ -114,7 +114,7 @@ impl Model {
         self.files[0].metadata()
     }
 
-    /// What the files say of their tensors.
+    /// The descriptions of the tensors of all files.
     pub fn infos(&self) -> impl Iterator<Item = &TensorInfo> {
         self.files.iter().flat_map(Gguf::infos)
     }

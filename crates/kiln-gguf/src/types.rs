@@ -144,7 +144,7 @@ impl TensorKind {
         elements.is_multiple_of(block).then_some(elements / block)?.checked_mul(self.block_bytes() as u64)
     }
 
-    /// What the type with this number was, where it was removed from the format.
+    /// The former name of the type with this number, if it was removed from the format.
     pub const fn removed(id: u32) -> Option<&'static str> {
         Some(match id {
             4 => "Q4_2",

@@ -263,7 +263,7 @@ impl<'a> Writer<'a> {
     pub fn tensor(&mut self, name: &str, kind: TensorKind, extents: &[u64], bytes: &'a [u8]) -> Result<()> {
         let needed = self.check(name, kind, extents)?;
         if needed != bytes.len() as u64 {
-            return Err(refused(name, format!("{} bytes given, {extents:?} of {kind} are {needed}", bytes.len())));
+            return Err(refused(name, format!("{} bytes given, {extents:?} of {kind} need {needed}", bytes.len())));
         }
         self.push(name, kind, extents, bytes.len(), Content::Bytes(bytes))
     }
@@ -316,7 +316,7 @@ impl<'a> Writer<'a> {
     /// Writes the file and flushes.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// The errors of `to`.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         self.write_part(to, 0..self.tensors.len(), (self.keys.len(), &self.entries))
     }

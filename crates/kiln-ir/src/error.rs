@@ -60,7 +60,7 @@ pub enum Error {
     /// The number of elements or bytes overflows what the machine can address.
     #[error("{what}: the extents {extents:?} need more elements than this machine can address")]
     Overflow {
-        /// What was to be allocated.
+        /// The object that has these extents.
         what: &'static str,
         /// The extents whose product overflows.
         extents: Vec<usize>,

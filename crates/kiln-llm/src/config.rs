@@ -1,4 +1,4 @@
-//! The numbers that describe a model, read from its metadata and checked.
+//! The configuration of a model, read from its metadata and checked.
 
 use kiln::op::Rope;
 use kiln_gguf::Metadata;

@@ -1,4 +1,4 @@
-//! Embeddings: texts as vectors whose directions say what the texts mean.
+//! Embeddings: vectors whose directions represent the meaning of texts.
 
 use std::path::Path;
 
@@ -15,17 +15,17 @@ const ROWS: usize = 2048;
 /// Tokens of all cached graphs, because each has its own memory.
 const KEPT_ROWS: usize = 4 * ROWS;
 
-/// How texts become embeddings.
+/// Options of computing embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbeddingOptions {
-    /// How the rows of tokens are pooled. `None` is the way of the model, [`EmbeddingModel::pooling`].
+    /// The pooling of the rows of tokens. `None` uses that of the model, [`EmbeddingModel::pooling`].
     pub pooling: Option<Pooling>,
     /// Whether embeddings have length 1, so that the inner product of two is the cosine of their angle.
     pub normalize: bool,
-    /// Whether a text with too many tokens is cut, as sentence-transformers does: the first ones stay, and the token that the model
-    /// wants behind a text. Otherwise such a text is an error.
+    /// Whether a text with too many tokens is truncated, as sentence-transformers does: to its first tokens and the token that the
+    /// model adds after a text. Otherwise such a text is an error.
     pub truncate: bool,
-    /// How many tokens a text may have, those that the model adds included. `None` is [`EmbeddingModel::max_tokens`]; up to
+    /// Maximum number of tokens of a text, including those that the model adds. `None` is [`EmbeddingModel::max_tokens`]; up to
     /// [`EmbeddingModel::positions`] are possible.
     pub max_tokens: Option<usize>,
 }
@@ -37,7 +37,7 @@ impl Default for EmbeddingOptions {
     }
 }
 
-/// A model that gives texts embeddings, on an engine: BERT and models made of it, such as all-MiniLM-L6-v2.
+/// A model that computes embeddings of texts, on an engine: BERT and models based on it, such as all-MiniLM-L6-v2.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,8 +49,8 @@ impl Default for EmbeddingOptions {
 /// # }
 /// ```
 ///
-/// Several texts are computed at once, those of similar length together. They do not see one another; the order of sums may differ
-/// from that of a text by itself, and so may the last digits.
+/// Several texts are computed at once, those of similar length together. They do not affect one another, except that sums may be
+/// added in another order than for a single text, so the last digits may differ.
 #[derive(Debug)]
 pub struct EmbeddingModel<'e> {
     engine: &'e Engine,
@@ -63,16 +63,16 @@ pub struct EmbeddingModel<'e> {
 }
 
 impl<'e> EmbeddingModel<'e> {
-    /// Loads a GGUF file, or a [`Folder`]. Of a folder of sentence-transformers the pooling and the number of tokens of a text are
-    /// read, too.
+    /// Loads a GGUF file, or a [`Folder`]. A folder of sentence-transformers also provides the pooling and the maximum number of tokens of
+    /// a text.
     ///
     /// The files are mapped into memory: they must not change while the model lives. [`EmbeddingModel::from_gguf`] and
-    /// [`EmbeddingModel::from_folder`] take ones that were read.
+    /// [`EmbeddingModel::from_folder`] also accept files that were read into memory.
     ///
     /// # Errors
     /// [`Error::File`] for a file that is not valid or lacks something, [`Error::Folder`] for one of a folder,
-    /// [`Error::NotAnEncoder`], [`Error::UnsupportedArchitecture`], [`Error::UnsupportedTokenizer`], [`Error::Model`] where metadata
-    /// and weights contradict one another or ask for what is not computed.
+    /// [`Error::NotAnEncoder`], [`Error::UnsupportedArchitecture`], [`Error::UnsupportedTokenizer`], [`Error::Model`] if metadata
+    /// and weights contradict one another or request unsupported features.
     pub fn load(engine: &'e Engine, path: impl AsRef<Path>) -> Result<Self> {
         match path.as_ref().is_dir() {
             true => Self::from_folder(engine, Folder::open(path)?),
@@ -128,24 +128,24 @@ impl<'e> EmbeddingModel<'e> {
         self.config.width
     }
 
-    /// The number of positions that the model knows: no text has more tokens.
+    /// The number of positions of the model, which is the upper limit of the tokens of a text.
     pub fn positions(&self) -> usize {
         self.config.positions
     }
 
-    /// How many tokens a text may have unless options say otherwise: `max_seq_length` of `sentence_bert_config.json`, or
-    /// `model_max_length` of `tokenizer_config.json`, but no more than there are positions; as many as these where a folder has
-    /// neither, and for GGUF files.
+    /// The default maximum number of tokens of a text: `max_seq_length` of `sentence_bert_config.json`, or `model_max_length` of
+    /// `tokenizer_config.json`, but at most the number of positions. Folders with neither, and GGUF files, use the number of
+    /// positions.
     pub fn max_tokens(&self) -> usize {
         self.sentences.max_tokens
     }
 
-    /// How the model pools the rows of tokens: as its files say, or the mean where they do not.
+    /// The model's pooling of the rows of tokens, from its files; the mean if they do not state it.
     pub fn pooling(&self) -> Pooling {
         self.sentences.pooling
     }
 
-    /// The embeddings of texts, in their order, as [`EmbeddingOptions::default`] says: of length 1.
+    /// Returns the embeddings of texts, in their order, with [`EmbeddingOptions::default`]: of length 1.
     ///
     /// # Errors
     /// The errors of [`EmbeddingModel::embed_with`].
@@ -154,12 +154,12 @@ impl<'e> EmbeddingModel<'e> {
         self.embed_with(texts, EmbeddingOptions::default())
     }
 
-    /// The embeddings of texts, in their order, each of [`EmbeddingModel::dimensions`] elements. Text that spells a special token
-    /// stays text.
+    /// Returns the embeddings of texts, in their order, each of [`EmbeddingModel::dimensions`] elements. Text that spells a special
+    /// token stays text.
     ///
     /// # Errors
-    /// [`Error::TextLength`] for a text without tokens, which is an empty one where the model adds none, and for one that is too long;
-    /// [`Error::Model`] where [`EmbeddingOptions::max_tokens`] is not possible; [`Error::NotFinite`]; [`Error::Kiln`].
+    /// [`Error::TextLength`] for a text without tokens (an empty text of a model that adds none), and for one that is too long;
+    /// [`Error::Model`] if [`EmbeddingOptions::max_tokens`] is not possible; [`Error::NotFinite`]; [`Error::Kiln`].
     #[cfg(not(browser_gpu))]
     pub fn embed_with(&mut self, texts: &[impl AsRef<str>], options: EmbeddingOptions) -> Result<Vec<Vec<f32>>> {
         let most = self.most(options)?;
@@ -185,7 +185,7 @@ impl<'e> EmbeddingModel<'e> {
         let positions = self.config.positions;
         if most < least || most > positions {
             let reason =
-                format!("texts of {most} tokens were asked for, at least {least} and at most {positions} are possible");
+                format!("texts of {most} tokens were requested, at least {least} and at most {positions} are possible");
             return Err(Error::model("max_tokens", reason));
         }
         Ok(most)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{Bytes, MemoryPlan, SequenceId};
 
-/// The result of everything in this crate that can fail.
+/// The result of the functions of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of this crate. Its message says what was expected, what was found and, where possible, what to change.
@@ -26,7 +26,7 @@ pub enum Error {
     #[error("tokenizer.json: {}", printable(.0))]
     Json(#[from] serde_json::Error),
     /// The model has an unsupported kind of tokenizer.
-    #[error("the tokenizer {found:?} is not supported, {supported} are")]
+    #[error("the tokenizer {found:?} is not supported; supported are {supported}")]
     UnsupportedTokenizer {
         /// The kind in the file.
         found: String,
@@ -37,7 +37,7 @@ pub enum Error {
     #[error(transparent)]
     Kiln(#[from] kiln::Error),
     /// The model has an unsupported architecture.
-    #[error("the architecture {found:?} is not supported, these are: {supported}")]
+    #[error("the architecture {found:?} is not supported; supported are {supported}")]
     UnsupportedArchitecture {
         /// The architecture in the file.
         found: String,
@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// The model is a decoder, but an encoder is required.
     #[error(
-        "{architecture} models are decoders: they continue texts, and kiln takes no embeddings from them. Embeddings come from \
+        "{architecture} models are decoders: they continue texts, and kiln does not compute embeddings with them. Embeddings come from \
          encoders: {supported}"
     )]
     NotAnEncoder {
@@ -125,7 +125,7 @@ pub enum Error {
     },
     /// The maximum number of sequences is reached.
     #[error(
-        "all {most} places for sequences are taken: wait until one ends, remove one, or make room for more \
+        "the maximum of {most} sequences is reached: wait until one ends, remove one, or allow more \
          (SequencesOptions::most)"
     )]
     SequencesFull {
@@ -133,7 +133,7 @@ pub enum Error {
         most: usize,
     },
     /// The sequence does not exist.
-    #[error("there is no sequence {sequence}: it has ended, was removed, or is another value's")]
+    #[error("sequence {sequence} is unknown: it has ended, was removed, or belongs to another `Sequences`")]
     UnknownSequence {
         /// The requested sequence.
         sequence: SequenceId,
@@ -160,11 +160,11 @@ pub enum Error {
         most: usize,
     },
     /// A token that the model does not have.
-    #[error("token {token} is not one of the {vocabulary} of the model")]
+    #[error("token {token} is not one of the {vocabulary} tokens of the model")]
     Token {
         /// The token.
         token: u32,
-        /// How many tokens there are.
+        /// The number of tokens of the model.
         vocabulary: usize,
     },
     /// A parameter of a sampler is invalid, or excludes every token.
@@ -218,16 +218,16 @@ pub enum Error {
     },
 }
 
-/// Says what does not fit, and what to do.
+/// The message of [`Error::OutOfMemory`]: the part that does not fit, and the options that help.
 fn out_of_memory(plan: &MemoryPlan, largest: Option<usize>) -> String {
     let part = plan.parts.iter().find(|part| !part.fits());
     let what = part.map_or_else(String::new, |part| {
         let there = Bytes(part.capacity.unwrap_or_default());
-        format!("{} are needed on {} and {there} are there", Bytes(part.bytes()), part.place)
+        format!("{} are needed on {}, but it has only {there}", Bytes(part.bytes()), part.place)
     });
     let context = match largest {
         Some(largest) => format!("a context of up to {largest} tokens fits (SessionOptions::context, --ctx)"),
-        None => "no context fits".to_owned(),
+        None => "even the shortest context does not fit".to_owned(),
     };
     format!("{what}: {context}, and layers may run on the CPU (Model::place_layers, --layers)\n{plan}")
 }

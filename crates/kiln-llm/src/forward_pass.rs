@@ -1,4 +1,4 @@
-//! The forward pass of a decoder from weights in memory.
+//! The forward pass of a decoder whose weights are in memory.
 
 use std::collections::HashMap;
 
@@ -21,42 +21,42 @@ const WHAT: &str = "forward pass";
 /// The numbers of a decoder, as a [`ForwardPass`] computes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ForwardShape {
-    /// Elements of the row of a token.
+    /// The number of elements of a token's row.
     pub hidden: usize,
-    /// Heads of queries.
+    /// The number of heads of queries.
     pub heads: usize,
-    /// Heads of keys and values.
+    /// The number of heads of keys and values.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_dim: usize,
-    /// Elements between the two products of the feed-forward network.
+    /// The number of elements between the two products of the feed-forward network.
     pub intermediate: usize,
     /// The number of layers.
     pub layers: usize,
     /// The number of tokens of the vocabulary.
     pub vocabulary: usize,
-    /// Positions that there is room for.
+    /// The maximum number of positions.
     pub context: usize,
     /// ε of norms.
     pub rms_norm_eps: f32,
-    /// θ: pair i of n elements at position p turns by `p θ^(-2i/n)`.
+    /// θ: pair i of n elements at position p is rotated by `p θ^(-2i/n)`.
     pub rope_theta: f32,
-    /// Which elements of queries and keys turn together.
+    /// The elements of queries and keys that are rotated together.
     pub rope_style: RopeStyle,
 }
 
-/// The forward pass of a decoder of Llama's kind from weights in memory: a layer, or the whole model, with optional LoRA on the queries,
+/// The forward pass of a Llama-like decoder whose weights are in memory: a layer, or the whole model, with optional LoRA on the queries,
 /// keys and values ([`QkvLora`](crate::QkvLora)) and on every other projection.
 ///
-/// It runs where its engine runs things. On a GPU weights are copied there once, keys and values (f32) stay there, and a graph is recorded
-/// once for 1, 8, 64, 256, 512 and 1024 rows: a pass sends rows or tokens with their positions, and reads back rows or logits. It is the graph
-/// that [`Model`](crate::Model) and [`Session`](crate::Session) run, for programs that have weights in memory, or layers of their own
-/// between those of the model.
+/// The engine decides where it runs. On a GPU weights are copied to its memory once, keys and values (f32) stay there, and a graph is
+/// recorded once for 1, 8, 64, 256, 512 and 1024 rows: a pass sends rows or tokens with their positions, and reads back rows or logits.
+/// It runs the same graph as [`Model`](crate::Model) and [`Session`](crate::Session), for programs that have weights in memory, or their
+/// own layers between those of the model.
 ///
 /// Weights have the names of GGUF files and are `[outputs, inputs]`: `blk.N.attn_norm.weight`, `attn_q`, `attn_k`, `attn_v`,
 /// `attn_output`, `ffn_norm`, `ffn_gate`, `ffn_up` and `ffn_down`, and of the model `token_embd.weight`, `output_norm.weight` and
-/// `output.weight`, without which the embedding is the head. Biases (`blk.N.attn_q.bias`) are used where they are there. All weights are
-/// needed before anything is computed.
+/// `output.weight`; without `output.weight` the embedding is the head. Biases (`blk.N.attn_q.bias`) are optional. All weights are
+/// required before anything is computed.
 #[derive(Debug)]
 pub struct ForwardPass<'e> {
     engine: &'e Engine,
@@ -132,10 +132,10 @@ struct Ready<'e> {
 }
 
 impl<'e> ForwardPass<'e> {
-    /// An engine that runs everything on this adapter of wgpu.
+    /// Makes an engine that runs everything on this adapter of wgpu.
     ///
     /// # Errors
-    /// [`Error::Kiln`] where there is no such adapter.
+    /// [`Error::Kiln`] if the adapter does not exist.
     #[cfg(feature = "gpu")]
     pub fn engine(adapter: &AdapterChoice) -> Result<Engine> {
         let found = GpuDevice::find(adapter)?.label;
@@ -143,10 +143,10 @@ impl<'e> ForwardPass<'e> {
         Ok(builder.build()?)
     }
 
-    /// A forward pass without weights.
+    /// Makes a forward pass without weights.
     ///
     /// # Errors
-    /// [`Error::Model`] for numbers that contradict one another, or are beyond what positions and matrices have.
+    /// [`Error::Model`] for numbers that contradict one another, or exceed the limits of positions and matrices.
     pub fn new(engine: &'e Engine, shape: ForwardShape) -> Result<Self> {
         if shape.context == 0 || shape.context > Rope::POSITIONS {
             let reason = format!("a context of {} positions; 1 to {} are possible", shape.context, Rope::POSITIONS);
@@ -167,15 +167,15 @@ impl<'e> ForwardPass<'e> {
         })
     }
 
-    /// Gives the pass a weight, of any type that products take, or replaces it. It goes to the device when it is first used, and
-    /// stays.
+    /// Adds a weight, of any type that products take, or replaces it. It is copied to the device when it is first used, and stays
+    /// there.
     pub fn upload_weight(&mut self, name: &str, tensor: &Tensor) {
         self.tensors.insert(name.to_owned(), tensor.clone());
         self.ready = None;
     }
 
-    /// Gives the pass the adapters that it switches between, instead of those before. None of them is used until
-    /// [`ForwardPass::use_adapter`] says so.
+    /// Replaces the adapters that the pass can switch between. None of them is used until [`ForwardPass::use_adapter`] selects
+    /// one.
     pub fn set_adapters<'a>(&mut self, adapters: impl IntoIterator<Item = &'a Adapter>) {
         self.adapters = adapters.into_iter().cloned().collect();
         (self.used, self.ready) = (None, None);
@@ -185,8 +185,8 @@ impl<'e> ForwardPass<'e> {
     /// and values that were computed before stay in the caches: to replace them, compute the text again from position 0.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for an adapter that is not one of [`ForwardPass::set_adapters`], and for a scale that is not finite; as
-    /// [`ForwardPass::forward_model`].
+    /// [`Error::Adapter`] for an adapter that is not one of [`ForwardPass::set_adapters`], and for a scale that is not finite; the
+    /// errors of [`ForwardPass::forward_model`].
     pub fn use_adapter(&mut self, adapter: Option<&Adapter>, scale: f32) -> Result<()> {
         let ready = Ready::of(&mut self.ready, &self.tensors, &self.config, &self.adapters, self.used.as_ref())?;
         let used: Vec<_> = adapter.map(|adapter| (adapter, scale)).into_iter().collect();
@@ -202,19 +202,19 @@ impl<'e> ForwardPass<'e> {
         Ok(())
     }
 
-    /// What a layer gives for rows of `hidden` elements at positions from `position` on, whose keys and values are kept for later ones.
-    /// Those of all earlier positions must have been computed.
+    /// Returns the output of a layer for rows of `hidden` elements at positions from `position` on, and keeps their keys and values for
+    /// later rows. Those of all earlier positions must have been computed.
     ///
     /// # Errors
-    /// [`Error::Model`] for a layer that there is not, and for elements that are not whole rows; [`Error::ContextFull`];
-    /// as [`ForwardPass::forward_model`].
+    /// [`Error::Model`] for a layer that does not exist, and for elements that are not whole rows; [`Error::ContextFull`];
+    /// the errors of [`ForwardPass::forward_model`].
     pub fn forward_layer(&mut self, layer: usize, hidden: &[f32], position: usize) -> Result<Vec<f32>> {
         let ForwardShape { hidden: width, layers, .. } = self.shape;
         if layer >= layers {
-            return Err(Error::model(WHAT, format!("there is no layer {layer}, counted from 0, of {layers}")));
+            return Err(Error::model(WHAT, format!("layer {layer}, counted from 0, is not one of {layers}")));
         }
         if hidden.is_empty() || !hidden.len().is_multiple_of(width) {
-            return Err(Error::model(WHAT, format!("{} elements are no rows of {width}", hidden.len())));
+            return Err(Error::model(WHAT, format!("{} elements are not whole rows of {width}", hidden.len())));
         }
         self.check_room(position, hidden.len() / width)?;
         let Self { engine, shape, config, tensors, caches, adapters, used, ready } = self;
@@ -237,17 +237,17 @@ impl<'e> ForwardPass<'e> {
         Ok(out)
     }
 
-    /// The logits of what follows these tokens at positions from `position` on, one for each token of the vocabulary. Keys and values of
-    /// all earlier positions must have been computed.
+    /// Returns the logits of the token after these tokens at positions from `position` on, one for each token of the vocabulary. Keys and
+    /// values of all earlier positions must have been computed.
     ///
     /// # Errors
-    /// [`Error::File`] for a weight that is missing, [`Error::Model`] for one of another shape or with which nothing is computed, and
-    /// where there is no token; [`Error::Token`], [`Error::ContextFull`]; those of [`Model::with_adapters`](crate::Model::with_adapters);
+    /// [`Error::File`] for a missing weight, [`Error::Model`] for a weight of another shape, for an unused weight, and for an empty list
+    /// of tokens; [`Error::Token`], [`Error::ContextFull`]; the errors of [`Model::with_adapters`](crate::Model::with_adapters);
     /// [`Error::NotANumber`]; [`Error::Kiln`].
     pub fn forward_model(&mut self, tokens: &[u32], position: usize) -> Result<Vec<f32>> {
         let vocabulary = self.shape.vocabulary;
         if tokens.is_empty() {
-            return Err(Error::model(WHAT, "there is no token, so nothing follows"));
+            return Err(Error::model(WHAT, "0 tokens were given, 1 or more are needed"));
         }
         if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
             return Err(Error::Token { token, vocabulary });

@@ -58,8 +58,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Which layers have a window: an array of booleans or integers, or the length of a pattern whose last layer has
-    /// none.
+    /// Whether each layer has a window: from an array of booleans or integers, or from the length of a pattern whose last layer
+    /// sees all keys.
     pub(crate) fn windowed(&self, layers: usize, default: Option<usize>) -> Result<Vec<bool>> {
         let name = "attention.sliding_window_pattern";
         let pattern = match self.metadata.value(&self.key(name)) {

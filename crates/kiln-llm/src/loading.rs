@@ -1,4 +1,4 @@
-//! Models from files whose bytes come one part after the other, such as downloads.
+//! Loads models from files that arrive in parts, such as downloads.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use crate::config::Config;
 use crate::session::CONTEXT;
 use crate::{Error, Model, Result, Tokenizer};
 
-/// What the beginning of a file says of a model: what it is, and the memory that it takes. See [`Loader::plan`].
+/// The description of a model from the header of its file, and the memory that it takes. See [`Loader::plan`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelPlan {
     /// The architecture, as the file names it.
     pub architecture: &'static str,
     /// The bytes of all weights.
     pub weights: usize,
-    /// The bytes of the largest tensor, which a device must take in one buffer.
+    /// The bytes of the largest tensor, for which a device needs one buffer.
     pub largest: usize,
-    /// How many weights there are.
+    /// The number of weights.
     pub parameters: u64,
-    /// The number of tokens that the model was made for.
+    /// The context length of the model in tokens.
     pub context: usize,
     /// The number of layers.
     pub layers: usize,
@@ -29,8 +29,8 @@ pub struct ModelPlan {
 }
 
 impl ModelPlan {
-    /// The bytes of keys and values of a session of `context` tokens, by default as of [`SessionOptions`](crate::SessionOptions), whose
-    /// cache is of type `cache`.
+    /// Returns the bytes of keys and values of a session with a context of `context` tokens (`None`: the default of
+    /// [`SessionOptions`](crate::SessionOptions)) and a cache of type `cache`.
     pub fn cache(&self, context: Option<usize>, cache: DType) -> usize {
         let context = context.unwrap_or(self.context.min(CONTEXT));
         let elements = Shape::new(&[self.kept.saturating_mul(context)]);
@@ -38,8 +38,8 @@ impl ModelPlan {
     }
 }
 
-/// Builds a [`Model`] from a GGUF file whose bytes come one part after the other. It keeps the weights, each in memory of its own,
-/// and nothing else of the file: a weight can go to a device while the next ones come.
+/// Builds a [`Model`] from a GGUF file that arrives in parts. Of the file it keeps only the weights, each in its own memory, so a weight
+/// can be moved to a device while the next ones arrive.
 ///
 /// ```no_run
 /// use std::io::Read;
@@ -73,7 +73,7 @@ pub struct Loader {
     head: Option<Head>,
     tensors: HashMap<String, Tensor>,
     completed: Vec<Tensor>,
-    /// Whether a part was not taken.
+    /// Whether an earlier part caused an error.
     failed: bool,
 }
 
@@ -119,9 +119,9 @@ impl Loader {
     /// Takes the next bytes of the file.
     ///
     /// # Errors
-    /// [`Error::File`] for a file that is not valid, a part of a split model, or one with more bytes than was said; those of
-    /// [`Model::load`] for a model that kiln does not run, as soon as the header is complete; [`Error::Kiln`] where there is no memory.
-    /// After an error only another loader can load the file.
+    /// [`Error::File`] for a file that is not valid; [`Error::Model`] for a part of a split model, and for more bytes than announced; the
+    /// errors of [`Model::load`] for an unsupported model, as soon as the header is complete; [`Error::Kiln`] if memory runs out. After an
+    /// error only another loader can load the file.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.check_whole()?;
         let taken = self.take(bytes);
@@ -132,7 +132,7 @@ impl Loader {
     /// After an error bytes are missing.
     fn check_whole(&self) -> Result<()> {
         match self.failed {
-            true => Err(Error::model("file", "a part of it was not taken: load it again")),
+            true => Err(Error::model("file", "an earlier part of it caused an error: load it again")),
             false => Ok(()),
         }
     }
@@ -141,7 +141,7 @@ impl Loader {
         let begins = self.come;
         self.come += bytes.len() as u64;
         if self.come > self.file {
-            let reason = format!("the file has more than the {} bytes that it was said to have", self.file);
+            let reason = format!("the file has more than the {} bytes that were announced", self.file);
             return Err(Error::model("file", reason));
         }
         if let Some(head) = &mut self.head {
@@ -159,21 +159,21 @@ impl Loader {
         head.take(&beginning, 0, &mut self.tensors, &mut self.completed)
     }
 
-    /// What the model is and the memory that it takes, once the header has come.
+    /// The description of the model and the memory that it takes; `None` until the header is complete.
     pub fn plan(&self) -> Option<&ModelPlan> {
         self.head.as_ref().map(|head| &head.plan)
     }
 
-    /// The weights that have come since this was last called. They are parts of the model: moved to a device, they are there when it
-    /// is used.
+    /// Returns the weights that were completed since the last call. They share their elements with the model: moved to a device, they
+    /// are resident when the model runs.
     pub fn completed(&mut self) -> Vec<Tensor> {
         std::mem::take(&mut self.completed)
     }
 
-    /// The model, once all bytes have come.
+    /// Returns the model, after all bytes have arrived.
     ///
     /// # Errors
-    /// [`Error::Model`] where bytes are missing; as [`Model::load`].
+    /// [`Error::Model`] if bytes are missing; the errors of [`Model::load`].
     pub fn finish(self, engine: &Engine) -> Result<Model<'_>> {
         self.check_whole()?;
         let (come, file) = (self.come, self.file);

@@ -1,4 +1,4 @@
-//! Models: weights, vocabulary and what they compute.
+//! Models: their configuration, weights and vocabulary.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::{DeviceLayers, Error, Folder, Result, Tokenizer};
 
 /// The message for an adapter in place of a model.
 pub(crate) const NO_MODEL: &str =
-    "a model is needed here, which adapters are used with: Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
+    "a model is needed here, not an adapter: see Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
 
 /// A language model on an engine.
 ///
-/// Its weights share the bytes of their file. Where a device runs them, they are copied there once, whatever the number of
+/// Its weights share the bytes of their file. They are copied once to each device that uses them, whatever the number of
 /// sessions.
 #[derive(Debug)]
 pub struct Model<'e> {
@@ -91,13 +91,13 @@ fn devices_of(engine: &Engine) -> Result<usize> {
 }
 
 impl<'e> Model<'e> {
-    /// Loads a GGUF file, of a model in several files the first (`NAME-00001-of-0000N.gguf`), or a [`Folder`].
+    /// Loads a GGUF file, or a [`Folder`]. For a model in several files, name the first (`NAME-00001-of-0000N.gguf`).
     ///
     /// On an engine that forces a group of devices ([`EngineBuilder::cuda_group`](kiln::EngineBuilder)), heads and elements of
     /// feed-forward networks are divided over them, and each holds its share of the weights, keys and values.
     ///
     /// The files are mapped into memory: they must not change while the model lives. [`Model::from_gguf`] and [`Model::from_folder`]
-    /// take ones that were read.
+    /// also accept files that were read into memory.
     ///
     /// # Errors
     /// [`Error::File`](crate::Error::File) for a file that is not valid or lacks something, [`Error::Folder`](crate::Error::Folder)
@@ -175,21 +175,21 @@ impl<'e> Model<'e> {
         &self.tokenizer
     }
 
-    /// Says which layers run on a GPU in sessions that are made from now on.
+    /// Sets which layers run on a GPU in sessions that are made from now on.
     pub fn place_layers(&mut self, layers: DeviceLayers) {
         self.device_layers = layers;
     }
 
-    /// The chat template of this name in the file, or its default one.
+    /// Returns the chat template with this name in the file, or the default one.
     ///
     /// # Errors
-    /// [`Error::MissingTemplate`](crate::Error::MissingTemplate), [`Error::Template`](crate::Error::Template) where it is not valid.
+    /// [`Error::MissingTemplate`](crate::Error::MissingTemplate), [`Error::Template`](crate::Error::Template) if it is not valid.
     #[cfg(feature = "chat")]
     pub fn chat_template(&self, name: Option<&str>) -> Result<ChatTemplate> {
         ChatTemplate::new(self.templates.get(name)?, &self.tokenizer)
     }
 
-    /// The number of tokens that the model was made for.
+    /// The context length of the model in tokens.
     pub fn context(&self) -> usize {
         self.config.context
     }

@@ -26,7 +26,7 @@ use crate::{DeviceLayers, Folder, MemoryPlan, Model, Result, SessionOptions};
 pub struct ModelOutline<'e>(Model<'e>);
 
 impl<'e> ModelOutline<'e> {
-    /// The outline of what [`Model::load`] loads.
+    /// Opens the model that [`Model::load`] would load, without its weights.
     ///
     /// # Errors
     /// The errors of [`Model::load`], except those of elements that cannot be used.
@@ -37,7 +37,7 @@ impl<'e> ModelOutline<'e> {
         }
     }
 
-    /// The outline of an open file.
+    /// Makes the outline of an open file.
     ///
     /// # Errors
     /// The errors of [`ModelOutline::load`].
@@ -45,7 +45,7 @@ impl<'e> ModelOutline<'e> {
         Self::of(engine, Parts::of_gguf(file)?)
     }
 
-    /// The outline of an open folder.
+    /// Makes the outline of an open folder.
     ///
     /// # Errors
     /// The errors of [`ModelOutline::load`].
@@ -57,7 +57,7 @@ impl<'e> ModelOutline<'e> {
         Model::of(engine, parts.without_copies()).map(Self)
     }
 
-    /// Says which layers run on a GPU in plans that are made from now on.
+    /// Sets which layers run on a GPU in plans that are made from now on.
     pub fn place_layers(&mut self, layers: DeviceLayers) {
         self.0.place_layers(layers);
     }

@@ -1,4 +1,4 @@
-//! Models in other element types.
+//! Quantisation: writes model files with other element types.
 
 use std::cell::Cell;
 use std::io;
@@ -13,10 +13,10 @@ use crate::{Error, Result};
 /// Elements that are cast at once: few enough to need little memory, and enough for all threads.
 const ELEMENTS_AT_ONCE: usize = 1 << 22;
 
-/// What the matrices of a model become.
+/// The element types that the matrices of a model are converted to.
 ///
-/// Norms, biases and the factors of rotations stay what they are. With a quantised type the matrix of the logits becomes Q6_K unless
-/// the type is Q8_0, because its errors reach the result directly. Matrices whose rows are not whole blocks of 256 elements become a
+/// Norms, biases and the factors of rotations keep their types. With a quantised type the matrix of the logits becomes Q6_K unless
+/// the type is Q8_0, because its errors affect the result directly. Matrices whose rows are not whole blocks of 256 elements get a
 /// type with blocks of 32, or f16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recipe {
@@ -58,12 +58,12 @@ const RECIPES: &[Recipe] = &[
 ];
 
 impl Recipe {
-    /// The recipe of this name, in letters of either case.
+    /// Returns the recipe with this name, ignoring case.
     pub fn find(name: &str) -> Option<Self> {
         RECIPES.iter().copied().find(|recipe| recipe.name.eq_ignore_ascii_case(name))
     }
 
-    /// The names of all recipes, the most exact first.
+    /// Returns the names of all recipes, the most exact first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         RECIPES.iter().map(|recipe| recipe.name)
     }
@@ -114,7 +114,7 @@ fn is_matrix(name: &str, extents: &[u64]) -> bool {
     extents.len() > 1 && name.ends_with(".weight") && !kept
 }
 
-/// What becomes of a tensor.
+/// The conversion of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conversion {
@@ -132,7 +132,7 @@ pub struct Conversion {
     pub bytes_after: u64,
 }
 
-/// A model file, and what its tensors become.
+/// A model file, and the planned conversions of its tensors.
 ///
 /// ```no_run
 /// # fn main() -> kiln_llm::Result<()> {
@@ -151,27 +151,27 @@ pub struct Quantization<'f> {
 }
 
 impl<'f> Quantization<'f> {
-    /// Plans what becomes of each tensor.
+    /// Plans the conversion of each tensor.
     ///
     /// # Errors
-    /// [`Error::Model`] where a matrix that is quantised already would be quantised again and `again` is false; [`Error::File`] for
-    /// one of a type that kiln does not compute with.
+    /// [`Error::Model`] if a quantised matrix would be quantised again and `again` is false; [`Error::File`] for a matrix of a type
+    /// without kernels.
     pub fn new(file: &'f File, recipe: Recipe, again: bool) -> Result<Self> {
         Ok(Self { file, recipe, conversions: plan(file, recipe, again)? })
     }
 
-    /// What becomes of each tensor, in the order of the file.
+    /// The conversion of each tensor, in the order of the file.
     pub fn conversions(&self) -> &[Conversion] {
         &self.conversions
     }
 
-    /// Writes the new file. `converted` is called after each tensor with its number. Returns the number of blocks with elements beyond
-    /// what their type can express ([`kiln::QuantFormat::saturated_blocks`]), which are smaller in the new file.
+    /// Writes the new file. `converted` is called after each tensor with its number. Returns the number of blocks with elements too
+    /// large for their type ([`kiln::QuantFormat::saturated_blocks`]), which are reduced in the new file.
     ///
-    /// A few million elements are in memory at a time. A file of the name is replaced once the new one is complete.
+    /// A few million elements are in memory at a time. An existing file is replaced when the new one is complete.
     ///
     /// # Errors
-    /// [`Error::File`] where the file cannot be written, or an operation fails meanwhile.
+    /// [`Error::File`] if the file cannot be written, or an operation fails meanwhile.
     pub fn save(&self, engine: &Engine, path: impl AsRef<Path>, converted: &dyn Fn(usize)) -> Result<u64> {
         let saturated = Cell::new(0);
         let saturated = &saturated;
@@ -219,10 +219,10 @@ fn plan(model: &File, recipe: Recipe, again: bool) -> Result<Vec<Conversion>> {
             info.tensor_type()?;
             if from.block_len() > 1 && to.block_len() > 1 && !again {
                 let name = name.escape_debug();
-                let reason = format!("{name} is {from} already, and its errors would add to those of {to}");
+                let reason = format!("{name} is {from} already, so its errors would add to those of {to}");
                 return Err(Error::model(
                     "quantize",
-                    format!("{reason}: begin with an f16 or f32 file, or ask for it"),
+                    format!("{reason}: begin with an f16 or f32 file, or set `again` (--again)"),
                 ));
             }
         }

@@ -1,6 +1,6 @@
-//! How a model turns the rows of tokens into the embedding of a text.
+//! Settings of embeddings: pooling, and limits of texts.
 
-/// How the rows of the tokens of a text become its embedding.
+/// The pooling of the rows of a text's tokens into its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {

@@ -1,8 +1,8 @@
-//! Names of sequences.
+//! Identifiers of sequences.
 
 use std::fmt;
 
-/// Names a sequence for as long as its [`Sequences`](crate::Sequences) live: no other one gets the same.
+/// Identifies a sequence. Its [`Sequences`](crate::Sequences) never use the same identifier again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub(crate) u64);
 

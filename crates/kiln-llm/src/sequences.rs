@@ -11,15 +11,15 @@ use crate::{Decoder, Error, Model, Result, Sampler, SequenceId, Session, Session
 /// Maximum number of sequences.
 const MOST: usize = 64;
 
-/// How several sequences are kept.
+/// Options of [`Sequences`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequencesOptions {
-    /// How many sequences there may be at once, 1 to 64. Memory for the keys and values of all of them is taken when the first one is
-    /// added.
+    /// The maximum number of sequences at once, 1 to 64. Memory for the keys and values of all of them is allocated when the first one
+    /// is added.
     pub most: usize,
-    /// How many tokens each has room for. `None` takes what the model was made for, at most 4096.
+    /// The maximum number of tokens of each. `None` is the context length of the model, at most 4096.
     pub context: Option<usize>,
-    /// The type of the keys and values that are kept, as of [`SessionOptions::cache`].
+    /// The type of cached keys and values; see [`SessionOptions::cache`].
     pub cache: DType,
 }
 
@@ -29,14 +29,14 @@ impl Default for SequencesOptions {
     }
 }
 
-/// How a sequence goes on.
+/// Options of one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceOptions {
     /// Chooses its tokens.
     pub sampler: Sampler,
-    /// How many tokens are made at most, at least 1.
+    /// The maximum number of new tokens, at least 1.
     pub most: usize,
-    /// Goes on after tokens that end a text, as benchmarks do.
+    /// Continues after tokens that end a text, as benchmarks do.
     pub ignore_end: bool,
 }
 
@@ -46,7 +46,7 @@ impl Default for SequenceOptions {
     }
 }
 
-/// Why a sequence ends.
+/// The reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// The model ended the text.
@@ -67,15 +67,15 @@ pub struct Made {
     /// The text that this token completes: a character whose last bytes are missing comes with a later token, or as a replacement
     /// character with the last one. Empty for a token that ends the text.
     pub text: String,
-    /// Whether it is the last token of the sequence, which has left then, and why.
+    /// The reason why the sequence ended, if this is its last token; the sequence has then left.
     pub finish: Option<Finish>,
 }
 
 /// Several sequences of tokens of one model. [`Sequences::step`] makes a token for each of them in one pass over the weights.
 ///
 /// A sequence that ends leaves, and another one may take its place while the rest go on. The sequences are independent of one another:
-/// each gets the tokens that a [`Session`] would give it, as far as arithmetic allows (other numbers of rows sum in another order, so nearly
-/// equal logits may change places).
+/// each gets the tokens that a [`Session`] would give it, except that other numbers of rows sum in another order, so the order of nearly
+/// equal logits may change.
 ///
 /// ```no_run
 /// use kiln_llm::{Model, SequenceOptions, SequencesOptions};
@@ -119,7 +119,7 @@ pub struct Sequences<'m> {
     begins: bool,
 }
 
-/// A step that a GPU computes before its tokens are asked for. Every sampler of it is greedy.
+/// A step that a GPU computes before its tokens are requested. All its samplers are greedy.
 #[derive(Debug)]
 struct Begun {
     graph: usize,
@@ -141,7 +141,7 @@ struct Sequence<'m> {
 
 #[cfg(not(browser_gpu))]
 impl Model<'_> {
-    /// Room for several sequences of tokens.
+    /// Makes an empty set of sequences of tokens.
     ///
     /// # Errors
     /// The errors of [`Sequences::new`].
@@ -151,11 +151,11 @@ impl Model<'_> {
 }
 
 impl<'m> Sequences<'m> {
-    /// Room for sequences of a model.
+    /// Makes an empty set of sequences of a model.
     ///
     /// # Errors
-    /// [`Error::Model`] for no or more than 64 sequences, for a context as of [`Session::new`], and where all of them together have more
-    /// keys than there are numbers of 32 bits; [`Error::OutOfMemory`] as of [`Session::new`]; [`Error::Kiln`] for a type that a cache cannot have.
+    /// [`Error::Model`] for 0 or more than 64 sequences, and if the keys of all of them together exceed 32-bit indices; the errors of
+    /// [`Session::new`].
     pub fn new(model: &'m Model<'m>, options: SequencesOptions) -> Result<Self> {
         let SequencesOptions { most, context, cache } = options;
         let refused = |reason| Err(Error::model("sequences", reason));
@@ -166,7 +166,7 @@ impl<'m> Sequences<'m> {
         let config = &model.config;
         let layout = Layout { slots: most, kv_heads: config.kv_heads, context: Session::context_of(model, session)? };
         let Some(rows) = layout.rows() else {
-            let reason = format!("{most} sequences of {} tokens have more keys than 32 bits count", layout.context);
+            let reason = format!("the keys of {most} sequences of {} tokens exceed 32-bit indices", layout.context);
             return refused(format!("{reason}: fewer sequences or a shorter context are needed"));
         };
         // The sequences, and the one that computes prompts.
@@ -191,33 +191,33 @@ impl<'m> Sequences<'m> {
         })
     }
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub fn len(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// Whether there is no sequence.
+    /// Whether the set has no sequences.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many more there may be.
+    /// The number of sequences that can still be added.
     pub fn room(&self) -> usize {
         self.slots.len() - self.len()
     }
 
-    /// How many tokens each has room for.
+    /// The maximum number of tokens of each sequence.
     pub fn context(&self) -> usize {
         self.layout.context
     }
 
-    /// The memory that all of them take on each device, and where the layers run; `None` on an engine without GPUs, where nothing is
-    /// planned.
+    /// The plan of the memory of all sequences on each device, and of the placement of layers; `None` on an engine without GPUs, which
+    /// needs no plan.
     pub fn memory_plan(&self) -> Option<&MemoryPlan> {
         self.prompt.memory_plan()
     }
 
-    /// The tokens of a sequence so far; `None` where there is no such sequence.
+    /// The tokens of a sequence so far; `None` if the sequence does not exist.
     pub fn tokens(&self, sequence: SequenceId) -> Option<&[u32]> {
         self.find(sequence).map(|(_, sequence)| &sequence.tokens[..])
     }
@@ -227,17 +227,17 @@ impl<'m> Sequences<'m> {
         all.find(|(_, sequence)| sequence.id == id)
     }
 
-    /// Adds a sequence that begins with these tokens, and computes their keys and values. What they have in common with the prompt that was
-    /// added before, from the first token on, is copied and not computed again.
+    /// Adds a sequence that begins with these tokens, and computes their keys and values. Those of a common prefix with the prompt that was
+    /// added before are copied.
     ///
     /// # Errors
-    /// [`Error::SequencesFull`]; [`Error::Model`] for no tokens, or where none may be made; [`Error::ContextFull`] where there is no room for
-    /// them and one more; [`Error::Token`] for a token that the model does not have; [`Error::Sampler`] and [`Error::Token`] as of
-    /// [`Sampler::check`]; [`Error::Kiln`]. Nothing is added then.
+    /// [`Error::SequencesFull`]; [`Error::Model`] for an empty prompt, or if 0 tokens are to be made; [`Error::ContextFull`] if the prompt
+    /// and one more token do not fit; [`Error::Token`] for a token that the model does not have; the errors of [`Sampler::check`];
+    /// [`Error::Kiln`]. Nothing is added then.
     pub fn add(&mut self, prompt: &[u32], options: SequenceOptions) -> Result<SequenceId> {
         let slot = self.place_for(&options)?;
         let Some((_, before)) = prompt.split_last() else {
-            return Err(Error::model("sequences", "a prompt of no tokens; begin with one, such as BOS"));
+            return Err(Error::model("sequences", "the prompt has 0 tokens; begin with one, such as BOS"));
         };
         self.check_room(prompt.len())?;
         let vocabulary = self.model.vocabulary();
@@ -263,7 +263,7 @@ impl<'m> Sequences<'m> {
     /// Adds a sequence that begins with all tokens of another one, whose keys and values are copied.
     ///
     /// # Errors
-    /// [`Error::UnknownSequence`], and as [`Sequences::add`].
+    /// [`Error::UnknownSequence`], and the errors of [`Sequences::add`].
     pub fn fork(&mut self, sequence: SequenceId, options: SequenceOptions) -> Result<SequenceId> {
         let Some((from, source)) = self.find(sequence) else { return Err(Error::UnknownSequence { sequence }) };
         let (tokens, surprises, decoder) = (source.tokens.clone(), source.surprises.clone(), source.decoder.clone());
@@ -294,7 +294,7 @@ impl<'m> Sequences<'m> {
     fn place_for(&self, options: &SequenceOptions) -> Result<usize> {
         options.sampler.check(self.model.vocabulary())?;
         if options.most == 0 {
-            return Err(Error::model("sequences", "0 tokens are to be made; ask for 1 or more"));
+            return Err(Error::model("sequences", "0 tokens are to be made; set SequenceOptions::most to 1 or more"));
         }
         let free = self.slots.iter().position(Option::is_none);
         free.ok_or(Error::SequencesFull { most: self.slots.len() })
@@ -321,15 +321,15 @@ impl<'m> Sequences<'m> {
         id
     }
 
-    /// Makes a token for each sequence, in one pass over the weights, and adds it. Sequences come in the order of their places; without
-    /// any there are no tokens. Those that end have left when this returns.
+    /// Makes a token for each sequence, in one pass over the weights, and adds it. Tokens are returned in the order of the slots; without
+    /// sequences the list is empty. Sequences that end have left when this returns.
     ///
-    /// Where every sampler is greedy, and one GPU runs all layers and does not time kernels, it begins the step after this one before the
+    /// If every sampler is greedy, and one GPU runs all layers and does not time kernels, the GPU begins the step after this one before the
     /// tokens of this one are read. A sequence that is added before that next step is not part of it: it gets its first token in the step
     /// after it.
     ///
     /// # Errors
-    /// [`Error::Sequence`] where a sequence has no next token ([`Error::NotANumber`], or [`Error::Sampler`] where its bias forbids every
+    /// [`Error::Sequence`] if a sequence has no valid next token ([`Error::NotANumber`], or [`Error::Sampler`] if its bias forbids every
     /// token); [`Error::Kiln`]. No token is added then: remove the sequence, or try again.
     pub fn step(&mut self) -> Result<Vec<Made>> {
         let row = |(slot, held): (usize, &Option<Sequence<'_>>)| {
@@ -350,9 +350,9 @@ impl<'m> Sequences<'m> {
         Ok(tokens.into_iter().filter_map(|(slot, token)| self.advance(slot, token)).collect())
     }
 
-    /// The next tokens of the sequences of the step that a GPU has begun, or begins now, with their slots. The step after it is begun before
-    /// they are read: the device has the tokens, so that it need not wait for the host. `None` if tokens have to be computed in another
-    /// way: after an error, which that way reports or recovers from, too.
+    /// Returns the next tokens of the sequences in the step that a GPU has begun, or begins now, with their slots. The step after it is
+    /// begun before they are read: the device has the tokens, so it need not wait for the host. `None` if the tokens must be computed by
+    /// [`Self::choose`]: also after an error, which that function reports or recovers from.
     fn begun(&mut self, rows: &[(SequenceId, Row)]) -> Result<Option<Vec<(usize, u32)>>> {
         let is_greedy = |sequence: &Sequence<'_>| sequence.options.sampler.is_greedy();
         // The same sequence has the same token at the same position.
@@ -410,15 +410,15 @@ impl<'m> Sequences<'m> {
         arriving.map(|arriving| Begun { graph, rows, arriving })
     }
 
-    /// How long each kernel ran of the last step, on the GPU that ran it.
+    /// Returns the time of each kernel of the last step, on the GPU that ran it.
     ///
     /// # Errors
-    /// [`Error::Kiln`] where the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or several devices or the CPU
-    /// computed them; [`Error::Model`] before the first step.
+    /// [`Error::Kiln`] if the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or if several devices or the CPU
+    /// computed the step; [`Error::Model`] before the first step.
     #[cfg(not(browser_gpu))]
     pub fn profile(&self) -> Result<kiln::KernelProfile> {
         let last = self.last.and_then(|last| self.graphs.get(last));
-        last.ok_or_else(|| Error::model("sequences", "no step was made yet"))?.profile()
+        last.ok_or_else(|| Error::model("sequences", "no step was computed yet; call `step` first"))?.profile()
     }
 
     /// The next token of each of these sequences.

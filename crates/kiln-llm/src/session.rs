@@ -1,4 +1,4 @@
-//! Sequences of tokens: what a model has read, and what it says next.
+//! Sessions: sequences of tokens that a model continues.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ const SCORED_AT_ONCE: usize = 1 << 25;
 /// Default maximum context: the model's context, but not more than this.
 pub(crate) const CONTEXT: usize = 4096;
 
-/// How a session is made.
+/// Options of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How many tokens it has room for. `None` takes what the model was made for, at most 4096.
+    /// The maximum number of tokens. `None` is the context length of the model, at most 4096.
     pub context: Option<usize>,
-    /// The type of the keys and values that are kept: f32, f16, bf16, or the blocks of a quantised format where heads are whole blocks.
+    /// The type of cached keys and values: f32, f16, bf16, or a quantised format whose whole blocks fill a head.
     pub cache: DType,
 }
 
@@ -38,7 +38,7 @@ struct LastPart {
     before: usize,
 }
 
-/// A sequence of tokens of a model, with the keys and values that it keeps of them.
+/// A sequence of tokens of a model, with their cached keys and values.
 #[derive(Debug)]
 pub struct Session<'m> {
     pub(crate) model: &'m Model<'m>,
@@ -66,7 +66,7 @@ pub struct Session<'m> {
 }
 
 impl Model<'_> {
-    /// A new, empty sequence of tokens.
+    /// Makes an empty session.
     ///
     /// # Errors
     /// The errors of [`Session::new`].
@@ -74,7 +74,7 @@ impl Model<'_> {
         Session::new(self, options)
     }
 
-    /// The memory that a session would take on each device, and where its layers would run. Nothing is allocated.
+    /// Plans the memory of a session on each device, and the placement of its layers. Nothing is allocated.
     ///
     /// # Errors
     /// The errors of [`Session::new`].
@@ -87,17 +87,17 @@ impl Model<'_> {
 }
 
 impl<'m> Session<'m> {
-    /// An empty session.
+    /// Makes an empty session.
     ///
     /// # Errors
-    /// [`Error::Model`] for a context of no tokens or of more than positions go, and where layers are to run on a GPU that is not there
-    /// ([`Model::place_layers`]); [`Error::OutOfMemory`] where the GPU that they are to run on does not take them; [`Error::Kiln`] for a
-    /// type that a cache cannot have, and where a GPU cannot be used.
+    /// [`Error::Model`] for a context of 0 tokens or of more than the maximum number of positions, and if layers are to run on a GPU that
+    /// the engine lacks ([`Model::place_layers`]); [`Error::OutOfMemory`] if they do not fit that GPU; [`Error::Kiln`] for a type that a
+    /// cache cannot have, and if a GPU cannot be used.
     pub fn new(model: &'m Model<'m>, options: SessionOptions) -> Result<Self> {
         Self::with_adapters(model, options, None)
     }
 
-    /// The same, with adapters to switch between.
+    /// Makes an empty session with adapters to switch between.
     pub(crate) fn with_adapters(
         model: &'m Model<'m>,
         options: SessionOptions,
@@ -145,7 +145,7 @@ impl<'m> Session<'m> {
             tokens: Vec::new(),
             cached: 0,
             begun: None,
-            // The CPU would record the choice of a device for nothing.
+            // On the CPU the graph for a device's choice would be recorded without use.
             begins: !on_cpu,
             surprises: Surprises::default(),
         })
@@ -156,15 +156,15 @@ impl<'m> Session<'m> {
         &self.tokens
     }
 
-    /// How many tokens it has room for.
+    /// The maximum number of tokens.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Adds tokens. They are computed when it is asked what follows them.
+    /// Adds tokens. They are computed when the next token or its logits are requested.
     ///
     /// # Errors
-    /// [`Error::ContextFull`] where there is no room; [`Error::Token`] for a token that the model does not have. Nothing is added
+    /// [`Error::ContextFull`] if they do not fit; [`Error::Token`] for a token that the model does not have. Nothing is added
     /// then.
     pub fn push(&mut self, tokens: &[u32]) -> Result<()> {
         self.check(self.tokens.len(), tokens)?;
@@ -173,8 +173,8 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    /// Makes these the tokens, and returns for how many of them keys and values are there already: those that both texts begin with
-    /// are not computed again.
+    /// Replaces all tokens, and returns the number of tokens whose keys and values are reused: those of the common prefix of the old and
+    /// the new tokens.
     ///
     /// # Errors
     /// The errors of [`Session::push`]; nothing changes then.
@@ -198,7 +198,7 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Forgets all tokens but the first `keep`; tokens that are added afterwards are computed again.
+    /// Forgets all tokens except the first `keep`, whose keys and values stay in the caches.
     pub fn truncate(&mut self, keep: usize) {
         self.begun = self.begun.take().filter(|_| keep >= self.tokens.len());
         self.tokens.truncate(keep);
@@ -206,11 +206,11 @@ impl<'m> Session<'m> {
         self.surprises.truncate(keep);
     }
 
-    /// Uses an adapter from now on, `scale` times what it says, or with `None` none. It must be one of those that the session was made
-    /// for ([`AdaptedModel::session`](crate::AdaptedModel::session)).
+    /// Uses an adapter from now on, its changes multiplied by `scale`, or none with `None`. It must be one of those that the session was
+    /// made for ([`AdaptedModel::session`](crate::AdaptedModel::session)).
     ///
-    /// Nothing is recorded, compiled or uploaded for it but the scales. The tokens stay; as keys and values depend on the adapter, those
-    /// of all tokens are computed again when it is asked what follows. With the adapter and scale that are used already nothing changes.
+    /// The recorded graphs are reused; only the scales are uploaded. The tokens stay, but their keys and values depend on the adapter, so
+    /// they are computed again when the next token is requested. Setting the current adapter and scale again changes nothing.
     ///
     /// # Errors
     /// [`Error::Adapter`] for an adapter that the session was not made for, and for a scale that is not finite.
@@ -221,7 +221,7 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// The same with several adapters at once, each with its scale: what they say is added up.
+    /// Uses several adapters from now on, each with its scale: their changes are added up. See [`Session::set_adapter`].
     ///
     /// # Errors
     /// The errors of [`Session::set_adapter`]; [`Error::Adapter`] for an adapter that is named twice.
@@ -264,19 +264,19 @@ impl<'m> Session<'m> {
         self.compute_part(Waiting::Elsewhere).await
     }
 
-    /// The logits of what follows the tokens so far, one for each token of the vocabulary.
+    /// Returns the logits of the token after the tokens so far, one for each token of the vocabulary.
     ///
     /// # Errors
-    /// [`Error::Model`] where there is no token yet; [`Error::Kiln`].
+    /// [`Error::Model`] if the session is empty; [`Error::Kiln`].
     #[cfg(not(browser_gpu))]
     pub fn logits(&mut self) -> Result<Vec<f32>> {
         wait(self.logits_waiting(WAITING))
     }
 
-    /// The logits of [`Session::logits`], for pages, where nothing can wait.
+    /// Returns the logits of [`Session::logits`], for pages, where nothing can block.
     ///
     /// # Errors
-    /// [`Error::Model`] where there is no token yet; [`Error::Kiln`].
+    /// [`Error::Model`] if the session is empty; [`Error::Kiln`].
     pub async fn logits_async(&mut self) -> Result<Vec<f32>> {
         self.logits_waiting(Waiting::Elsewhere).await
     }
@@ -291,19 +291,18 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Chooses the token that follows, adds it, and returns it. Penalties look back over all tokens so far, those of prompts
-    /// included.
+    /// Chooses the next token, adds it, and returns it. Penalties consider all tokens so far, including those of prompts.
     ///
     /// # Errors
-    /// The errors of [`Session::logits`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the bias
-    /// forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
+    /// The errors of [`Session::logits`] and of [`Sampler::check`]; [`Error::Sampler`] if the bias forbids every token;
+    /// [`Error::ContextFull`] if the session is full. Nothing is added then.
     #[cfg(not(browser_gpu))]
     pub fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
         wait(self.sample_waiting(sampler, false, WAITING))
     }
 
-    /// [`Session::sample`] for programs that will ask for the token after this one with the same sampler: a GPU may begin with it before
-    /// this token is read. If the program does something else instead, that computation is lost, and nothing else.
+    /// [`Session::sample`] for programs that will request the token after this one with the same sampler: a GPU may begin to compute it
+    /// before this token is read. If the program does something else instead, only that computation is lost.
     ///
     /// # Errors
     /// The errors of [`Session::sample`].
@@ -312,16 +311,16 @@ impl<'m> Session<'m> {
         wait(self.sample_waiting(sampler, true, WAITING))
     }
 
-    /// The token of [`Session::sample`], for pages, where nothing can wait.
+    /// [`Session::sample`] for pages, where nothing can block.
     ///
     /// # Errors
-    /// The errors of [`Session::logits_async`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the
-    /// bias forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
+    /// The errors of [`Session::logits_async`] and of [`Sampler::check`]; [`Error::Sampler`] if the bias forbids every token;
+    /// [`Error::ContextFull`] if the session is full. Nothing is added then.
     pub async fn sample_async(&mut self, sampler: &Sampler) -> Result<u32> {
         self.sample_waiting(sampler, false, Waiting::Elsewhere).await
     }
 
-    /// `more` says whether the token after this one will be asked for, too.
+    /// Chooses the next token. `more` says whether the token after this one will be requested, too.
     async fn sample_waiting(&mut self, sampler: &Sampler, more: bool, waiting: Waiting) -> Result<u32> {
         sampler.check(self.model.vocabulary())?;
         if self.tokens.len() == self.context {
@@ -335,7 +334,7 @@ impl<'m> Session<'m> {
         Ok(token)
     }
 
-    /// The next token, by a step that is executed now.
+    /// Returns the next token, by a step that is executed now.
     async fn chosen(&mut self, sampler: &Sampler, waiting: Waiting) -> Result<u32> {
         let Some(count) = sampler.candidates() else {
             let logits = self.logits_waiting(waiting).await?;
@@ -353,12 +352,12 @@ impl<'m> Session<'m> {
         sampler.choose_among(&candidates, &self.tokens, &mut self.surprises)
     }
 
-    /// The next token, where a GPU chooses it in a step that is begun. If `more`, the step after it, too, is begun before this token is
-    /// read: the device has the token, so that it need not wait for the host. `None` if the token has to be computed in another way:
-    /// after an error, which that way reports or recovers from, too.
+    /// Returns the next token, if a GPU chooses it in a step that is begun. With `more` the step after it is also begun before this token
+    /// is read: the device has the token, so it need not wait for the host. `None` if the token must be computed by [`Self::chosen`]: also
+    /// after an error, which that function reports or recovers from.
     ///
-    /// A device draws in f32 and guesses that the sampler stays the same. The host draws among the same candidates, in f64: its token
-    /// counts, and where the device's differs, the step that began with that is dropped.
+    /// A device draws in f32 and assumes that the sampler stays the same. The host draws among the same candidates in f64, and its token
+    /// counts: if the device's token differs, the step that began with it is discarded.
     async fn begun(&mut self, sampler: &Sampler, more: bool, waiting: Waiting) -> Option<u32> {
         let (count, &last) = (self.tokens.len(), self.tokens.last()?);
         let choice = sampler.on_device(count)?;
@@ -406,7 +405,7 @@ impl<'m> Session<'m> {
     /// negative mean is the perplexity of the text.
     ///
     /// # Errors
-    /// The errors of [`Session::push`]; [`Error::Model`] where there is no token yet, as nothing says how probable a first token is;
+    /// The errors of [`Session::push`]; [`Error::Model`] if the session is empty, because a first token has no probability;
     /// [`Error::NotANumber`]; [`Error::Kiln`]. Nothing is added then.
     #[cfg(not(browser_gpu))]
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
@@ -427,7 +426,7 @@ impl<'m> Session<'m> {
         scores
     }
 
-    /// The same for all tokens except the first `before`, which must be at least one.
+    /// Returns these logarithms for all tokens of the session except the first `before`, which must be at least one.
     #[cfg(not(browser_gpu))]
     fn scores(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
         // The logits after the preceding token are needed too.
@@ -466,18 +465,18 @@ impl<'m> Session<'m> {
         Ok(self.scoring.insert(scoring))
     }
 
-    /// What follows, token by token, until the model ends the text or `most` tokens are made.
+    /// Generates the tokens that follow, one by one, until the model ends the text or `most` tokens are made.
     pub fn generate<'s>(&'s mut self, sampler: &'s Sampler, most: usize) -> Generation<'s, 'm> {
         let decoder = self.model.tokenizer().decoder();
         Generation { session: self, sampler, decoder, left: most, ended: false }
     }
 
-    /// Chooses the token that follows, adds it, and returns it with the text that it completes; `None` for a token that ends the text,
-    /// which is added, too. [`Session::generate`] and [`Session::stream`] do this for token after token; it is for programs that do other
-    /// things with the session between two tokens, and keep the decoder.
+    /// Chooses the next token, adds it, and returns it with the text that it completes; `None` for a token that ends the text, which is
+    /// added, too. [`Session::generate`] and [`Session::stream`] do this in a loop; this function is for programs that use the session
+    /// between two tokens, and keep the decoder.
     ///
-    /// `more` says that the program will ask for the token after this one with the same sampler. A GPU may then begin with it before
-    /// this token is read. If the program does something else instead, that computation is lost, and nothing else.
+    /// `more` says that the program will request the token after this one with the same sampler. A GPU may then begin to compute it
+    /// before this token is read. If the program does something else instead, only that computation is lost.
     ///
     /// # Errors
     /// The errors of [`Session::sample_async`].
@@ -502,13 +501,13 @@ impl<'m> Session<'m> {
         Ok((!ends).then(|| Generated { token, text: decoder.push(token).to_owned() }))
     }
 
-    /// The memory that it takes on each device, and where its layers run; `None` on an engine without GPUs, where nothing is planned
-    /// unless [`Model::memory_plan`] is asked.
+    /// The plan of its memory on each device, and of the placement of its layers; `None` on an engine without GPUs, for which only
+    /// [`Model::memory_plan`] makes a plan.
     pub fn memory_plan(&self) -> Option<&MemoryPlan> {
         self.planned.as_ref()
     }
 
-    /// Where a token is computed, and why there.
+    /// Explains where a token is computed, and why.
     ///
     /// # Errors
     /// [`Error::Kiln`].
@@ -534,12 +533,12 @@ impl<'m> Session<'m> {
         &self.caches
     }
 
-    /// How long each kernel ran of the graph that computed the last tokens, on the GPU that ran it: all of a prompt of up to 1024 tokens, or
-    /// one token that was sampled.
+    /// Returns the time of each kernel of the graph that computed the last tokens (all of a prompt of up to 1024 tokens, or one sampled
+    /// token), on the GPU that ran it.
     ///
     /// # Errors
-    /// [`Error::Kiln`] where the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or several devices or the CPU
-    /// computed them; [`Error::Model`] where nothing was computed yet.
+    /// [`Error::Kiln`] if the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or if several devices or the CPU
+    /// computed them; [`Error::Model`] before the first computation.
     #[cfg(not(browser_gpu))]
     pub fn profile(&self) -> Result<kiln::KernelProfile> {
         let last = self.steps.iter().find(|step| Some(step.rows()) == self.last);
@@ -551,7 +550,7 @@ impl<'m> Session<'m> {
     /// the caches, it is the last token, which is then computed again.
     async fn before_last(&mut self, waiting: Waiting) -> Result<LastPart> {
         if self.tokens.is_empty() {
-            return Err(Error::model("session", "there is no token yet, so nothing follows; push a prompt first"));
+            return Err(Error::model("session", "it has 0 tokens, 1 or more are needed; push a prompt first"));
         }
         self.cached = self.cached.min(self.tokens.len() - 1);
         // Its input would be replaced.
@@ -611,13 +610,13 @@ impl<'m> Session<'m> {
 pub struct Generated {
     /// The token.
     pub token: u32,
-    /// The text that is complete with it: a character whose last bytes are missing comes with a later token, or as a replacement character
-    /// with the last token that was asked for.
+    /// The text that this token completes: a character whose last bytes are missing comes with a later token, or as a replacement character
+    /// with the last requested token.
     pub text: String,
 }
 
-/// What a model makes, token by token: see [`Session::generate`]. A token that ends the text is added to the session and not
-/// returned. It is an iterator; where nothing can wait, [`Session::stream`] and [`Generation::next_async`] are there instead.
+/// An iterator over the tokens that a model generates: see [`Session::generate`]. A token that ends the text is added to the session,
+/// but not returned. In pages, where nothing can block, use [`Session::stream`] or [`Generation::next_async`] instead.
 #[derive(Debug)]
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
@@ -638,7 +637,7 @@ impl Iterator for Generation<'_, '_> {
 }
 
 impl Generation<'_, '_> {
-    /// The next token, or `None` after the last.
+    /// Returns the next token, or `None` after the last.
     pub async fn next_async(&mut self) -> Option<Result<Generated>> {
         self.next_waiting(Waiting::Elsewhere).await
     }

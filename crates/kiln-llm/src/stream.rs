@@ -18,16 +18,16 @@ type Next<'s, 'm> = Pin<Box<dyn Future<Output = Following<'s, 'm>> + 's>>;
 
 type Following<'s, 'm> = (Generation<'s, 'm>, Option<Result<Generated>>);
 
-/// What a model makes, token by token, for programs that do not block: see [`Session::stream`](crate::Session::stream).
+/// A stream of the tokens that a model generates, for asynchronous programs: see [`Session::stream`](crate::Session::stream).
 ///
-/// It yields what the iterator [`Generation`] yields, natively and in browsers, and ends after an error. The tokens before an error are in
-/// the session, and their texts were yielded.
+/// It yields the items of the iterator [`Generation`], natively and in browsers, and ends after an error. The tokens before an error are
+/// in the session, and their texts were yielded.
 ///
-/// Dropping it cancels the generation, also while a token is computed: the session then has the tokens that were yielded, and continues
-/// from there.
+/// Dropping it cancels the generation, also while a token is computed: the session then has the yielded tokens, and can continue
+/// after them.
 ///
-/// Nothing is computed between polls. A GPU computes while the stream is pending. The CPU computes during the poll, so a poll takes as
-/// long as a token: run it on a thread that may block, and in a page wait for the browser between tokens, as `kiln::runtime::pause`
+/// The CPU does not compute between polls; a GPU computes while the stream is pending. The CPU computes during the poll, so a poll takes
+/// as long as a token: run it on a thread that may block, and in a page wait for the browser between tokens, as `kiln::runtime::pause`
 /// does.
 #[must_use = "a stream computes nothing unless it is polled"]
 pub struct GenerationStream<'s, 'm> {
@@ -36,7 +36,7 @@ pub struct GenerationStream<'s, 'm> {
 }
 
 impl<'m> Session<'m> {
-    /// What follows as an asynchronous stream: the tokens of [`Session::generate`].
+    /// Generates the tokens of [`Session::generate`] as an asynchronous stream.
     ///
     /// ```
     /// use futures_util::StreamExt;

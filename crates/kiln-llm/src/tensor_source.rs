@@ -122,7 +122,7 @@ impl Source {
         let view = model.tensor(name)?;
         let ty = view.info().tensor_type()?;
         if ty.shape != Shape::new(dims)? {
-            return Err(Error::model("weights", format!("{name} is {}, the metadata ask for {dims:?}", ty.shape)));
+            return Err(Error::model("weights", format!("{name} is {}, the metadata require {dims:?}", ty.shape)));
         }
         // Refuses misaligned elements here, where the name is known.
         view.operand()?;

@@ -1,8 +1,8 @@
-//! The parts that texts are computed in.
+//! The parts in which texts are computed.
 
 /// Graphs for parts of texts: the number of rows, and the minimum number of tokens for which the graph is used, because
-/// unused rows are computed, too, and their results are discarded. The largest graph is only for whole parts: more rows share the cost of decoding
-/// weights there.
+/// unused rows are computed, too, and their results are discarded. The largest graph is only for whole parts, in which more rows share
+/// the cost of decoding weights.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parts(&'static [(usize, usize)]);
 

@@ -5,24 +5,24 @@ use std::time::{Duration, Instant};
 
 use crate::{Model, Result, Sampler, SequenceOptions, Sequences, Session, TokenWork};
 
-/// The time that several sequences take, see [`Sequences::time`].
+/// The times of several sequences; see [`Sequences::time`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchTime {
-    /// Computing all prompts but their last tokens, one prompt after another.
+    /// Computing all prompts except their last tokens, one prompt after another.
     pub prompts: Duration,
     /// Generating all tokens, a step for a token of each sequence.
     pub decode: Duration,
 }
 
 impl Model<'_> {
-    /// Tokens for benchmarks: different ones that cycle through the vocabulary. Each `text` begins with a token of its own, as
-    /// long as the vocabulary has as many.
+    /// Returns tokens for benchmarks: different ones that cycle through the vocabulary. Each `text` begins with another token, as
+    /// long as the vocabulary is large enough.
     pub fn arbitrary_tokens(&self, text: usize, count: usize) -> Vec<u32> {
         (0..count).map(|i| ((text * 31 + i * 7919) % self.vocabulary()) as u32).collect()
     }
 
-    /// What one token is computed with.
+    /// Returns the work of one token.
     pub fn token_work(&self) -> TokenWork {
         self.weights.token_work()
     }
@@ -74,7 +74,7 @@ impl Session<'_> {
 
 impl Sequences<'_> {
     /// Returns the time that `count` sequences take, each with a prompt of `prompt` arbitrary tokens and `tokens` that are generated
-    /// after it, the likeliest each time. No sequence may be there before, and none is left. Another `round` has other prompts, so
+    /// after it, the likeliest each time. The set must be empty before, and is empty afterwards. Another `round` has other prompts, so
     /// that no tokens of an earlier round are reused. The first call also compiles and allocates.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What tokenizers ask of Unicode: the class of a character, and characters without accents.
+//! Unicode data for tokenizers: the classes of characters, and characters without accents.
 //!
 //! The tables are generated (`KILN_BLESS=1 cargo test -p kiln-llm --lib unicode` writes `unicode/tables.rs`) from the crates
 //! `unicode-properties` and `unicode-normalization`, and the tests compare every character with these.

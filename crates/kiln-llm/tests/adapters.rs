@@ -2,6 +2,9 @@
 //! or do not fit; and the forward pass of wgpu.
 #![cfg(not(target_arch = "wasm32"))]
 
+#[cfg(feature = "gpu")]
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
 mod support;
 
 use kiln::op::RopeStyle;
@@ -317,7 +320,7 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     refused(file(&KEYS, &[(a, &[24, 2], f32::NAN), good[1]]), "NaN");
     refused(file(&KEYS, &[good[0], (b, &[2, 24], f32::INFINITY)]), "inf");
     refused(file(&KEYS, &[good[0], (b, &[3, 24], 0.5)]), "different ranks");
-    refused(file(&KEYS, &[(a, &[24, 2, 2], 0.5), good[1]]), "no matrix");
+    refused(file(&KEYS, &[(a, &[24, 2, 2], 0.5), good[1]]), "a matrix is expected");
     refused(file(&KEYS, &[(a, &[24, 0], 0.5), (b, &[0, 24], 0.5)]), "empty");
     for name in [
         "token_embd.weight.lora_a",
@@ -544,6 +547,7 @@ mod gpu {
     use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
     use kiln_llm::WgslForwardPass;
 
+    use super::skip::skip;
     use super::*;
 
     /// An engine on the adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with
@@ -554,9 +558,7 @@ mod gpu {
         match GpuDevice::find(&choice) {
             Ok(_) => Some(WgslForwardPass::engine(&choice).unwrap()),
             Err(why) => {
-                let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-                assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-                eprintln!("skipped: {why}");
+                skip("wgpu", why);
                 None
             }
         }

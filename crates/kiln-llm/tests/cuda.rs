@@ -2,10 +2,13 @@
 #![cfg(not(target_arch = "wasm32"))]
 #![cfg(feature = "cuda")]
 
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
 mod support;
 
 use kiln::cuda::CudaDevice;
 use kiln::{Backend, DType, Engine, EngineBuilder};
+use skip::skip;
 use support::random_model::{GEMMA2, Kind, LLAMA, QWEN3};
 use support::{divided, placed, several};
 
@@ -18,9 +21,7 @@ fn engine() -> Option<Engine> {
         Err(why) => Some(why.to_string()),
     };
     if let Some(why) = why {
-        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
-        eprintln!("skipped: {why}");
+        skip("cuda", why);
         return None;
     }
     let builder = || Engine::builder().cuda_device(0).without_profile();
@@ -104,9 +105,7 @@ fn layers_follow_one_another_on_two_gpus() {
 fn group() -> Option<impl Fn() -> EngineBuilder> {
     let found = CudaDevice::list().map_or(0, |devices| devices.len());
     if found < 2 {
-        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "cuda-group"), "{found} devices");
-        eprintln!("skipped: a group needs two devices, there are {found}");
+        skip("cuda-group", format!("a group needs two devices, there are {found}"));
         return None;
     }
     Some(|| Engine::builder().cuda_group(&[0, 1]).without_profile())

@@ -2,6 +2,8 @@
 #![cfg(not(target_arch = "wasm32"))]
 #![cfg(feature = "gpu")]
 
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
 mod support;
 
 use std::task::{Context, Poll, Waker};
@@ -13,6 +15,7 @@ use kiln::{Backend, DType, Engine, EngineBuilder};
 use kiln_llm::{DeviceLayers, ModelOutline};
 use kiln_llm::{Error, Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
 use pollster::block_on;
+use skip::skip;
 use support::random_model::{GEMMA2, LLAMA, RandomModel};
 use support::{divided, placed, several};
 
@@ -29,9 +32,7 @@ fn engine_of(settings: impl Fn() -> EngineBuilder) -> Option<Engine> {
     let label = match GpuDevice::find(&choice) {
         Ok(found) => found.label,
         Err(why) => {
-            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("skipped: {why}");
+            skip("wgpu", why);
             return None;
         }
     };
@@ -309,9 +310,7 @@ fn limits_of_memory_decide_how_many_layers_are_on_the_gpu() {
 fn layers_follow_one_another_on_two_gpus() {
     let mut adapters = GpuDevice::list_adapters();
     if adapters.len() < 2 {
-        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "adapters"), "one adapter: {adapters:?}");
-        eprintln!("skipped: there are no two adapters");
+        skip("adapters", "there are no two adapters");
         return;
     }
     let labels: Vec<String> = adapters.drain(..2).map(|adapter| adapter.label).collect();

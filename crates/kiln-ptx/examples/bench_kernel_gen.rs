@@ -1,4 +1,5 @@
-//! How many kernels kiln writes in a second: `cargo run --release -p kiln-ptx --example bench_kernel_gen`. No GPU and no driver.
+//! The number of kernels that kiln writes in a second, without a GPU or a driver:
+//! `cargo run --release -p kiln-ptx --example bench_kernel_gen`.
 //!
 //! One thread writes each kernel again and again, from its configuration to the finished text, which is looked at each time.
 //! A rate is the median of many short samples; beside it is the rate at which the finished text can be copied.
@@ -16,7 +17,7 @@ use kiln_ptx::kernels::quant::QuantMatmul;
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::{Kernel, PtxKernel, PtxType, Target};
 
-/// How long a sample takes.
+/// The duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(4);
 /// Samples of each kernel.
 const SAMPLES: usize = 25;
@@ -65,7 +66,7 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// How often something can be done in a second.
+/// The number of times in a second that `work` can be done.
 fn median_rate(work: &dyn Fn()) -> f64 {
     let sample = |_| {
         let (start, mut times) = (Instant::now(), 0u32);

@@ -1,4 +1,4 @@
-//! Finished kernels, modules of them, and what it takes to launch one.
+//! Finished kernels, modules of them, and launches.
 
 use std::fmt;
 
@@ -55,11 +55,11 @@ impl fmt::Display for Name {
 pub struct Parameter {
     /// Its name.
     pub name: Name,
-    /// What it is.
+    /// Its kind.
     pub kind: ParameterKind,
 }
 
-/// What a parameter is.
+/// The kind of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParameterKind {
@@ -72,7 +72,7 @@ pub enum ParameterKind {
 }
 
 impl ParameterKind {
-    /// What its declaration has before the name and after it.
+    /// The parts of its declaration before the name and after it.
     pub(crate) fn declared(self) -> [&'static str; 2] {
         match self {
             Self::Scalar(ty) => [ty.name(), ""],
@@ -132,7 +132,7 @@ const OVERLAPS: &str = "\
 const OVERLAPS_NEED: Gate = Gate::new(7.8, Target::Sm90);
 
 impl PtxKernel {
-    /// The same kernel, which first lets the launch behind it begin and waits for those in front of it, unless it waits already.
+    /// This kernel with a prologue that lets the next launch begin and waits for the preceding ones, unless it waits already.
     #[must_use]
     pub fn overlapping(mut self) -> Self {
         let (head, body) = self.text.split_at(self.body);
@@ -170,18 +170,18 @@ impl PtxKernel {
         &self.parameters
     }
 
-    /// Threads of a block along x, y and z; a launch with others is refused by the driver.
+    /// Threads of a block along x, y and z; the driver refuses a launch with other numbers.
     pub fn block(&self) -> [u32; 3] {
         self.block
     }
 
-    /// Blocks of a cluster along x. It is in the text; the grid of a launch is a multiple of it.
+    /// Blocks of a cluster along x. The text contains this number; the grid of a launch is a multiple of it.
     pub fn cluster(&self) -> u32 {
         self.cluster
     }
 
-    /// Whether blocks stay for the work of others: a launch of fewer of them along x, in whole clusters, does the same. More
-    /// than the device holds at once only wait.
+    /// Whether the kernel is persistent: a launch with fewer blocks along x, in whole clusters, computes the same. Blocks beyond
+    /// those that the device holds at once only wait.
     pub fn blocks_stay(&self) -> bool {
         self.blocks_stay
     }
@@ -191,8 +191,8 @@ impl PtxKernel {
         self.shared_bytes
     }
 
-    /// Bytes of shared memory that a launch must ask for: all of them where they are more than 48 KiB, a size that
-    /// devices give only where the function was set to it before; else none, because they are in the text.
+    /// Bytes of shared memory that a launch must request. Above 48 KiB these are all bytes, and the attribute of the function must
+    /// allow that size before the launch; otherwise 0, because the text declares the memory.
     pub fn dynamic_shared_bytes(&self) -> u32 {
         if self.dynamic_shared { self.shared_bytes } else { 0 }
     }
@@ -280,7 +280,7 @@ pub(crate) fn preamble(text: &mut Text, Gate { version, target }: Gate, dynamic_
     });
 }
 
-/// A kernel as it is configured: what it computes and how, without the extents of what it is run on.
+/// The configuration of a kernel: what it computes and how, without extents.
 pub trait Kernel {
     /// The name of the entry.
     fn name(&self) -> String;
@@ -357,7 +357,7 @@ pub struct TensorMap {
     pub swizzles: bool,
 }
 
-/// What a launch passes to a parameter.
+/// An argument of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Argument {
@@ -374,14 +374,14 @@ pub enum Argument {
 /// One launch of a kernel, complete but for the addresses of the buffers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
-    /// Blocks along x, y and z. A launch with none of them is left out.
+    /// Blocks along x, y and z. A launch without blocks is omitted.
     pub grid: [u32; 3],
     /// Arguments in the order of the parameters.
     pub arguments: Vec<Argument>,
 }
 
 impl Launch {
-    /// Whether the arguments are those that the kernel takes.
+    /// Whether the arguments have the number and kinds of the kernel's parameters.
     pub fn fits(&self, kernel: &PtxKernel) -> bool {
         let fits = |(parameter, argument): (&Parameter, &Argument)| match argument {
             Argument::Buffer(_) => parameter.kind == ParameterKind::Buffer,

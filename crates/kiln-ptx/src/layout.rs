@@ -1,4 +1,4 @@
-//! How matrices lie in shared memory where copies and tensor cores work on them by themselves.
+//! The layout of matrices in shared memory for asynchronous copies and tensor cores.
 
 use crate::builder::operands::SharedAt;
 use crate::kernel::TensorMap;
@@ -22,13 +22,13 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// What every panel is aligned to.
+    /// The alignment of every panel.
     pub const ALIGN: u32 = ROW * ATOM;
 
-    /// For a matrix of this many rows and columns, whose elements lie side by side along a row.
+    /// Panels for a matrix of this many rows and columns, whose elements are adjacent along a row.
     ///
     /// # Panics
-    /// When the rows are no multiple of 8 or more than the 256 of a copy, or the columns do not make whole panels.
+    /// If the rows are not a multiple of 8 or more than the 256 of a copy, or the columns are not whole panels.
     pub fn new(element: PtxType, rows: u32, columns: u32) -> Self {
         let panels = Self { element, rows, columns };
         assert!(rows.is_multiple_of(ATOM) && rows <= 256, "{rows} rows of panels");
@@ -75,7 +75,8 @@ impl Panels {
         at.byte_index(k.mad(row, ROW, (piece ^ (row & (ATOM - 1))) * PIECE))
     }
 
-    /// Where a lane reads rows for `ldmatrix`: in the block of 16 rows by two pieces at `at`, and in all others from there.
+    /// The address at which a lane reads rows for `ldmatrix`, in the block of 16 rows by two pieces at `at`, and from there in all
+    /// others.
     pub fn blocks<'k, T>(
         &self,
         k: &'k Builder,
@@ -123,8 +124,8 @@ impl Panels {
         }
     }
 
-    /// With no more rows than a matrix of this many has, rounded up to what the swizzle takes: rows that are not there take
-    /// as long to copy as others. What lies in their place is then whatever was there before.
+    /// These panels with at most `rows` rows, rounded up to the period of the swizzle: missing rows take as long to copy as
+    /// others. The memory of the rows that are not copied keeps its earlier contents.
     pub fn clipped(&self, rows: u32) -> Self {
         Self { rows: self.rows.min(rows.next_multiple_of(ATOM)), ..*self }
     }
@@ -139,7 +140,7 @@ pub enum BlockOrder {
     Across,
 }
 
-/// Where a lane reads rows of blocks of [`Panels`] for [`Builder::ldmatrix_x4`].
+/// The addresses at which a lane reads rows of blocks of [`Panels`] for [`Builder::ldmatrix_x4`].
 #[derive(Clone, Copy)]
 pub struct MatrixBlocks<'k> {
     panels: Panels,

@@ -31,8 +31,8 @@ impl fmt::Display for Version {
 
 macro_rules! targets {
     ($($(#[doc = $doc:literal])* $variant:ident $name:literal $version:literal $shared:literal;)*) => {
-        /// What PTX is written for: a text for one target runs on every GPU of that or a later one, but see
-        /// [`Target::serves`].
+        /// A generation of GPUs that PTX is written for. A text for one target runs on every GPU of that or a later one; for exceptions
+        /// see [`Target::serves`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Target {
@@ -43,7 +43,7 @@ macro_rules! targets {
             /// Every target, the oldest first.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// As PTX says it: `sm_80`.
+            /// Its name in PTX: `sm_80`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -106,15 +106,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// What every text asks for.
+    /// The requirements of every text.
     pub const LEAST: Self = Self::new(6.0, Target::Sm70);
 
-    /// Of a version and a target; a target asks for a version of its own.
+    /// The requirement of a version and a target; a target also requires a version of its own.
     pub const fn new(version: f64, target: Target) -> Self {
         Self { version: Version::new(version), target }.sound()
     }
 
-    /// What both need.
+    /// The requirements of both.
     pub fn and(self, other: Self) -> Self {
         Self { version: self.version.max(other.version), target: self.target.max(other.target) }
     }

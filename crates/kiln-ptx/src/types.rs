@@ -1,4 +1,4 @@
-//! Rust types for the types of PTX, and what can be an operand.
+//! Rust types for the types of PTX, and operands.
 
 use crate::ptx_type::PtxType;
 use crate::text::Line;
@@ -26,7 +26,8 @@ pub trait Scalar: Copy + Sealed {
     const TYPE: PtxType;
 }
 
-/// What can stand where an instruction takes a `T`: for a scalar a [`Value`](crate::Value), a [`Variable`](crate::Variable) or a Rust constant.
+/// An operand of an instruction that takes a `T`: for a scalar a [`Value`](crate::Value), a [`Variable`](crate::Variable) or a Rust
+/// constant.
 pub trait Operand<T>: Copy + Sealed {
     #[doc(hidden)]
     fn write(self, line: &mut Line<'_>);

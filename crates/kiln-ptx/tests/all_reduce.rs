@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// Where the result goes: to memory of its own, to that of the first operand or to that of the last one.
+/// The destination of the result: memory of its own, that of the first operand or that of the last one.
 #[derive(Debug, Clone, Copy)]
 enum Out {
     Apart,

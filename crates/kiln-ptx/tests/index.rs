@@ -73,7 +73,7 @@ fn the_first_index_outside_of_the_table_is_reported() {
     }
 }
 
-/// What `x` is afterwards, and what was reported.
+/// The contents of `x` afterwards, and the report.
 fn run_write_rows(inputs: &[Operand<'_>]) -> Result<(Vec<u8>, u64), String> {
     let mut device = Device::default();
     let [x, new, positions] = [0, 1, 2].map(|i| inputs[i]);

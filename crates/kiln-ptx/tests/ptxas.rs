@@ -48,7 +48,7 @@ impl Ptxas {
         target >= Target::Sm75 || self.release < 13.0
     }
 
-    /// What it has to say of a text: an error, or its report.
+    /// The assembler's report about a text, or its error.
     fn assemble(&self, text: &str, target: Target) -> Result<String, String> {
         self.assemble_to(text, target, Path::new("/dev/null"))
     }
@@ -156,12 +156,12 @@ fn the_assembler_is_there_where_it_is_required() {
     }
 }
 
-/// What a row of the table is tried on: the assembler must not know the values.
+/// An operand for a row of the table, with values that the assembler does not know.
 trait Sample: Sized {
     fn sample(k: &Builder, number: usize) -> impl Operand<Self>;
 }
 
-/// What a row of the table gives.
+/// A result of a row of the table.
 trait Keep: Scalar {
     fn keep(k: &Builder, value: Value<'_, Self>);
 }

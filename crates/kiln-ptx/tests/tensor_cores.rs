@@ -1,4 +1,4 @@
-//! What warps do together on tensor cores, run as text: products of fragments and of matrices against plain products, and
+//! Kernels whose warps use tensor cores, run as text: products of fragments and of matrices against plain products, and
 //! attention against the f64 reference.
 
 use kiln_ir::op::reference::{Expected, Random};

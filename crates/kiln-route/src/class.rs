@@ -1,11 +1,11 @@
-//! What is calibrated together.
+//! Classes of operations that share a measured curve.
 
 use std::fmt;
 
 use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
 use kiln_ir::{DType, QuantFormat, TensorType};
 
-/// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
+/// Operations that share a measured curve: an operation, and the kind of shape if that decides which code runs.
 ///
 /// Within a class, time is a function of the amount of work alone. Shapes that reach other code, or that parallelise
 /// differently, are other classes: a product with one row is bound by bandwidth, a square one by arithmetic.

@@ -34,7 +34,7 @@ struct Curve {
     end: usize,
 }
 
-/// What curves are compared by.
+/// The key by which curves are compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Key {
     op: Name,
@@ -123,9 +123,9 @@ impl Curves {
         }
     }
 
-    /// Sets the seconds of an operation on each place. Returns what they rest on; `None` if nothing of the operation was measured. If the
-    /// class was not measured with this precision, its times with another one count, the contract's first; then those of another
-    /// kind of shape.
+    /// Sets the seconds of an operation on each placement. Returns their basis; `None` if the operation was never measured. If the class
+    /// was not measured with this precision, its times with another one count, the contract's first; then those of another kind of
+    /// shape.
     pub(crate) fn find(&self, class: &Class, precision: Precision, work: f64, seconds: &mut Times) -> Option<Basis> {
         let rounds = precision != Precision::Contract && class.is_rounded();
         let precision = if rounds { precision } else { Precision::Contract };

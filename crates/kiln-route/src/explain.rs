@@ -14,11 +14,11 @@ use crate::units::{Count, Seconds};
 /// A decision and everything that led to it; displays as a table of the predicted time on each place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// What was asked: the operation and the shapes.
+    /// The question: the operation and the shapes.
     pub question: String,
     /// The machine that the predictions are about, with the logical processors that the process may run on.
     pub machine: String,
-    /// The work it asks for.
+    /// The work of the operation or the graph.
     pub cost: Cost,
     /// Name and predicted seconds of each place, fastest first.
     pub predictions: Vec<(String, f64)>,
@@ -28,8 +28,8 @@ pub struct Explanation {
     pub unsure: bool,
     /// The reason in a sentence.
     pub why: String,
-    /// What several devices run: segments of a graph in the order in which they are submitted, or parts of an operation; empty
-    /// where one runs all.
+    /// The work of several devices: segments of a graph in the order in which they are submitted, or parts of an operation; empty if
+    /// one device runs everything.
     pub segments: Vec<ExplainedSegment>,
 }
 
@@ -86,13 +86,13 @@ impl Explanation {
         }
     }
 
-    /// Adds what several devices do of it at once, and why.
+    /// Adds the parts that several devices run at once, and the reason.
     #[must_use]
     pub fn shared(self, segments: Vec<ExplainedSegment>, why: String) -> Self {
         Self { segments, why, unsure: false, ..self }
     }
 
-    /// Adds where the steps of a graph run that a program has pinned.
+    /// Adds the segments of a graph whose steps a program has pinned.
     #[must_use]
     pub fn pinned(mut self, placement: &Placement, places: &[Place]) -> Self {
         let name = |place: usize| places.get(place).map_or(String::new(), |place| place.name.clone());
@@ -108,7 +108,7 @@ impl Explanation {
         self
     }
 
-    /// Adds where the steps of a graph run, one by one.
+    /// Adds the segments of a graph whose steps were placed one by one.
     #[must_use]
     pub fn placed(mut self, placement: &Placement, places: &[Place]) -> Self {
         let name = |place: usize| places.get(place).map_or(String::new(), |place| place.name.clone());

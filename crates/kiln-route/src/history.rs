@@ -1,4 +1,4 @@
-//! What was observed after the calibration.
+//! Times that were observed after the calibration.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ fn key(class: Class, octave: i32, place: usize) -> Key {
     (Cow::Borrowed(class.op), Cow::Borrowed(class.shape), octave, place)
 }
 
-/// What a [`History`] knows of an octave of a class on a place, as a profile keeps it.
+/// The observations of an octave of a class on a placement, as a profile keeps them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     /// The operation.
@@ -62,7 +62,7 @@ pub struct Observed {
     pub idle: u32,
     /// The mean before it faded; zero where it has not.
     pub remembered: f64,
-    /// How often a mean that had faded was restored.
+    /// Number of times that a faded mean was restored.
     pub restored: u32,
 }
 
@@ -103,7 +103,7 @@ struct Entry {
     idle: u32,
     /// The mean before it faded; zero if it has not.
     remembered: f64,
-    /// How often a faded correction was restored.
+    /// Number of times that a faded correction was restored.
     restored: u32,
 }
 
@@ -113,8 +113,8 @@ fn octave(work: f64) -> i32 {
 }
 
 impl History {
-    /// Records that work which was predicted to take `predicted` seconds took `observed`. Values that are no times are
-    /// ignored.
+    /// Records that work which was predicted to take `predicted` seconds took `observed`. Values that are not
+    /// times are ignored.
     pub fn observe(&mut self, class: Class, work: f64, place: usize, predicted: f64, observed: f64) {
         let ratio = observed / predicted;
         if !(ratio.is_finite() && ratio > 0.0) {
@@ -157,7 +157,7 @@ impl History {
         (entry.samples >= MINIMUM).then_some(entry.mean)
     }
 
-    /// Takes up what was kept of earlier observations. Entries of other places are left out.
+    /// Restores the observations of a profile. Entries of placements that are not in `places` are ignored.
     pub fn from_observed(observed: &[Observed], places: &[Place]) -> Self {
         let entry = |kept: &Observed| {
             let place = places.iter().position(|place| place.name == kept.place)?;
@@ -168,8 +168,8 @@ impl History {
         Self { entries: observed.iter().filter_map(entry).collect() }
     }
 
-    /// What there is to keep, ordered by name: all but outliers since the last observation that was none. A mean beyond
-    /// a billion is not kept.
+    /// The observations for a profile, ordered by name: all except the outliers after the last regular observation. Means beyond a
+    /// billion are left out.
     pub fn observed(&self, places: &[Place]) -> Vec<Observed> {
         let kept = |((op, shape, octave, place), entry): (&Key, &Entry)| {
             let &Entry { mean, samples, idle, remembered, restored, .. } = entry;

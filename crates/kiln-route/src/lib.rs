@@ -3,9 +3,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `selector` | [`BackendSelector`]: static rules |
-//! | `place`, `link`, `class` | [`Place`], [`Memory`] and [`Link`]: what a machine has; [`Class`]: operations that share a measured curve |
+//! | `place`, `link`, `class` | [`Place`], [`Memory`], [`Link`]: the devices of a machine; [`Class`]: operations with one measured curve |
 //! | `profile`, `history`, `json` | [`Profile`]: the measurements as a file; [`History`]: times observed later |
-//! | `problem`, `model`, `curves`, `router` | [`Problem`]: what is asked; [`Router`]: the predicted times and the [`Decision`] |
+//! | `problem`, `model`, `curves`, `router` | [`Problem`]: the work to be placed; [`Router`]: the predicted times and the [`Decision`] |
 //! | `placement` | [`Placement`]: the segments of a recorded graph, each with its place |
 //! | `explain`, `recording` | [`Explanation`]: a decision as text; [`Recording`]: times to judge decisions by |
 //!

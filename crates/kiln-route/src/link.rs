@@ -14,7 +14,7 @@ pub struct Transfer(Vec<(u64, f64)>);
 
 transparent!(Transfer);
 
-/// What is wrong with a measured [`Transfer`].
+/// The error of an implausible measured [`Transfer`].
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{bytes} bytes more took {seconds:e} s more, which is beyond {bandwidth:e} bytes a second")]
 pub struct Implausible {
@@ -65,7 +65,7 @@ impl Transfer {
     }
 
     /// Whether no two sizes are nearer in time than `bandwidth`, or [`MOST_BANDWIDTH`], allows. Differences below a megabyte
-    /// are left alone: they are as short as the noise of a clock.
+    /// are not checked: they are as short as the noise of a clock.
     ///
     /// # Errors
     /// [`Implausible`] for the first two that are.
@@ -105,12 +105,12 @@ impl Transfer {
     /// Validates the values of a file.
     pub(crate) fn sound(&self, seconds: impl Fn(f64) -> Result<(), String>) -> Result<(), String> {
         if self.0.len() < 2 || self.0.windows(2).any(|w| w[0].0 >= w[1].0 || w[0].1 > w[1].1) {
-            return Err("a transfer whose sizes or times do not ascend".to_owned());
+            return Err("a transfer with fewer than two sizes, or whose sizes or times do not ascend".to_owned());
         }
         // Extrapolated sizes must have valid times too.
         let [.., (from, before), (to, after)] = self.0[..] else { return Ok(()) };
         if after <= before || (to - from) as f64 / (after - before) > 1e30 {
-            return Err("a transfer whose last rate is no rate".to_owned());
+            return Err("a transfer whose two largest sizes give no positive finite rate".to_owned());
         }
         self.0.iter().try_for_each(|&(_, time)| seconds(time))
     }

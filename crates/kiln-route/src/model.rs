@@ -4,7 +4,7 @@ use crate::link::Link;
 use crate::place::{Memory, Place};
 use crate::problem::{Problem, Residency};
 
-/// What a prediction rests on.
+/// The basis of a prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Basis {
     /// Between two measurements of the class.

@@ -1,4 +1,4 @@
-//! Places and the memories that they work in.
+//! Placements of operations, and the memories that they work in.
 
 use std::fmt;
 
@@ -82,20 +82,20 @@ impl Roofline {
     }
 }
 
-/// Somewhere that an operation can run.
+/// A placement: a device, or the CPU with an instruction set and a number of threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
-    /// What people call it: `avx2 x4`.
+    /// The name that users see: `avx2 x4`.
     pub name: String,
-    /// The kind of execution.
+    /// The backend.
     pub backend: Backend,
     /// Threads of the CPU that it keeps busy.
     pub threads: usize,
-    /// Where its operands have to be.
+    /// The memory that its operands have to be in.
     pub memory: Memory,
-    /// Seconds to start any work and to hear that it is done, once an operation or a graph.
+    /// Seconds to start work and to learn that it is done, once for each operation or graph.
     pub launch: f64,
-    /// Seconds that a step of a graph takes beside its operation: what starting it behind others takes.
+    /// Seconds that a step of a graph takes in addition to its operation: the time to start it after others.
     pub queued: f64,
     /// Seconds to compile the code of a problem that it has not run before.
     pub compile: f64,

@@ -30,7 +30,7 @@ const WORTH: f64 = 0.9;
 /// Maximum number of segments of one GPU: a device caches as many executables.
 const MOST_SEGMENTS: usize = 4;
 
-/// How many earlier tasks, or sizes, a [`Flow`] searches for an equal one: a layer of a model has fewer, and an
+/// Number of earlier tasks, or sizes, that a [`Flow`] searches for an equal one: a layer of a model has fewer, and an
 /// unlimited search would be slow for a graph whose steps all differ.
 const LOOK_BACK: usize = 32;
 
@@ -167,12 +167,12 @@ impl Flow {
         &self.reads[self.steps[step].reads.clone()]
     }
 
-    /// What a step writes.
+    /// The tensors that a step writes.
     fn writes(&self, step: usize) -> &[Tensor] {
         &self.writes[self.steps[step].writes.clone()]
     }
 
-    /// Bars the places that `lacks` names for an operation: nothing but a force sends it there.
+    /// Excludes the placements that `lacks` names for an operation: only a forced placement sends it there.
     pub fn bar(&mut self, schedule: &Schedule, places: usize, lacks: impl Fn(&Op, usize) -> bool) {
         for (step, scheduled) in self.steps.iter_mut().zip(&schedule.steps) {
             let Step::Run { op, .. } = scheduled else { continue };
@@ -180,7 +180,7 @@ impl Flow {
         }
     }
 
-    /// The inputs of the graph that it reads: what the operands of a [`Residency`] are.
+    /// The inputs of the graph that it reads: the operands of its [`Residency`].
     pub fn inputs(&self) -> &[TensorId] {
         &self.inputs
     }
@@ -223,7 +223,7 @@ impl Flow {
         }
     }
 
-    /// Bytes of all tensors: what a device holds at most that runs every step.
+    /// Bytes of all tensors: the most that a device which runs every step holds.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -233,7 +233,7 @@ impl Flow {
         self.steps.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the flow has no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -255,14 +255,14 @@ pub struct Segment {
     pub finish: f64,
 }
 
-/// Where the steps of a graph run.
+/// The placement of the steps of a graph.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
     /// In the order in which they are submitted; one where a single device runs everything.
     pub segments: Vec<Segment>,
     /// Predicted seconds, transfers included.
     pub seconds: f64,
-    /// The place that would be best alone, and what it is predicted to take; infinite where none has all kernels.
+    /// The place that would be best alone, and its predicted seconds; infinite if no placement has all kernels.
     pub alone: (usize, f64),
 }
 
@@ -396,9 +396,9 @@ impl<'a> Setting<'a> {
 /// The state of the devices while the steps of a graph are submitted in turn.
 #[derive(Debug, Clone)]
 struct Timeline {
-    /// When the host thread is free.
+    /// The time when the host thread is free.
     host: f64,
-    /// When each device is free.
+    /// The time when each device is free.
     free: [f64; MAX_MEMORIES],
     /// The maximum of these.
     latest: f64,
@@ -475,7 +475,7 @@ impl Timeline {
         self.latest = larger(self.latest, free);
     }
 
-    /// When all wanted results are in the memory where they are wanted.
+    /// The time when all wanted results are in the memory where they are wanted.
     fn finished(&self, setting: &Setting<'_>) -> f64 {
         if setting.result_stays {
             return self.latest.max(self.host);
@@ -514,7 +514,7 @@ fn simulated(
 }
 
 impl Router {
-    /// Chooses where each step of a graph runs. Several devices are used where that is predicted to be faster than the best
+    /// Chooses the placement of each step of a graph. Several devices are used where that is predicted to be faster than the best
     /// of them alone by a tenth. A pure function, as [`Router::decide`].
     pub fn place(&self, flow: &Flow, residency: &Residency) -> Placement {
         let devices = self.devices(residency);

@@ -1,4 +1,4 @@
-//! What is to be decided: the work of an operation or of a recorded graph, and where its operands are.
+//! The problem of a decision: the work of an operation or of a recorded graph, and the location of its operands.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -47,7 +47,7 @@ impl Task {
     }
 }
 
-/// What is to be placed: one operation, or a recorded graph as a whole.
+/// The work to be placed: one operation, or a recorded graph as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     // A single operation is stored without an allocation, because a decision must take far less time than the
@@ -67,7 +67,7 @@ impl Problem {
     /// One operation on inputs of these types.
     ///
     /// # Errors
-    /// What the shape rule of the operation says.
+    /// The errors of the shape rule of the operation.
     pub fn new(op: &Op, inputs: &[TensorType]) -> Result<Self> {
         Ok(Self::single(Task::new(op, inputs)?, inputs))
     }
@@ -261,7 +261,7 @@ impl Problem {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether it has no operations.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -281,8 +281,8 @@ impl Problem {
     }
 }
 
-/// Where the operands of a problem are, where its result is wanted, which places still have to compile for it, and which
-/// cannot take it.
+/// The locations of the operands of a problem and of its result, the placements that still have to compile for it, and those that
+/// cannot run it.
 ///
 /// Operands are named by position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -318,7 +318,7 @@ impl Residency {
         Self { held, further: BTreeMap::new(), rest: ON_HOST, result_stays: false, cold: 0, barred: 0 }
     }
 
-    /// Every operand is in every memory: what a graph finds that runs again and again.
+    /// Every operand is in every memory: the residency of a graph that runs repeatedly.
     pub const fn everywhere() -> Self {
         let held = [u64::MAX; MAX_MEMORIES];
         Self { held, further: BTreeMap::new(), rest: u8::MAX, result_stays: false, cold: 0, barred: 0 }
@@ -366,8 +366,8 @@ impl Residency {
         self
     }
 
-    /// The place at this position cannot take the problem: an operand lies in a layout of other places. Nothing but a
-    /// force sends it there.
+    /// The placement at this position cannot run the problem: an operand has a layout of other placements. Only a forced placement
+    /// sends it there.
     #[must_use]
     pub fn barred(mut self, place: usize) -> Self {
         self.barred |= bit(place).unwrap_or(0);

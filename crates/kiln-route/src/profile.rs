@@ -1,4 +1,4 @@
-//! Profiles: what was measured on a machine, and how it is kept.
+//! Profiles: the measurements of a machine, and the files that hold them.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ const MOST_BYTES: u64 = (1 << 53) - 1;
 /// Maximum of all constants of a machine; their minimum is its reciprocal.
 const GREATEST: f64 = 1e30;
 
-/// What a profile is valid for.
+/// The machine that a profile is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
     /// Architecture, system and processor.
@@ -54,7 +54,7 @@ impl std::fmt::Display for Machine {
 pub struct Cpus {
     /// Logical processors that are online.
     pub online: usize,
-    /// Those that the process may run on, where it is pinned to less than all: a list such as `0-3,8`.
+    /// The processors that the process may run on, if it is pinned to less than all: a list such as `0-3,8`.
     pub pinned: Option<String>,
     /// The number that it may run on.
     pub logical: usize,
@@ -98,14 +98,14 @@ pub struct Calibrated {
 object!(Calibrated { op, shape, precision = Precision::Contract, work, seconds });
 
 impl Calibrated {
-    /// What it is known by. The precision by its position: precisions have no order.
+    /// The key of the class. It has the position of the precision, because precisions have no order.
     fn key(&self) -> (&str, &str, Option<usize>) {
         (&self.op, &self.shape, Precision::ALL.iter().position(|&precision| precision == self.precision))
     }
 }
 
-/// What graphs cost on the host beside their operations. The curves of classes are measured by operations that are repeated: their
-/// operands are in the caches of the cores that read them, and their result is in memory that was touched before.
+/// The costs of graphs on the host in addition to their operations. The curves of classes are measured by operations that are repeated:
+/// their operands are in the caches of the cores that read them, and their result is in memory that was touched before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraphsOnHost {
     /// Seconds of any execution.
@@ -129,15 +129,15 @@ impl GraphsOnHost {
     pub const BEYOND_CACHES: u64 = 64 << 20;
 }
 
-/// Places, how fast they are, and what was measured on them.
+/// Placements, their constants, and the measurements on them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     version: u32,
     machine: Machine,
     places: Vec<Place>,
-    /// The link to each memory by its number; the host has none.
+    /// The link to each memory by its number; `None` for the host.
     links: Vec<Option<Link>>,
-    /// What graphs cost on the host beside their operations.
+    /// The costs of graphs on the host in addition to their operations.
     graphs: Option<GraphsOnHost>,
     classes: Vec<Calibrated>,
     /// Observations after the calibration, if the program keeps them.
@@ -146,11 +146,11 @@ pub struct Profile {
 
 object!(Profile { version, machine, places, links, graphs, classes, observed = Vec::new() });
 
-/// Why a profile cannot be used.
+/// The reason why a profile cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileProblem {
-    /// There is no profile: the machine was not calibrated.
+    /// The profile does not exist: the machine was not calibrated.
     #[error("no profile at {}", .0.display())]
     Missing(PathBuf),
     /// The file cannot be read.
@@ -196,7 +196,7 @@ pub(crate) fn parsed(text: &str) -> Result<Value, ProfileProblem> {
     serde_json::from_str(text).map_err(|error| ProfileProblem::Corrupt(error.to_string()))
 }
 
-/// What is wrong with a value that holds this version of a profile: the version, or else the error of reading it.
+/// The problem of a value that holds this version of a profile: the version, or else the error of reading it.
 pub(crate) fn corrupt(version: Value, error: &str) -> ProfileProblem {
     match u32::from_value(version) {
         Ok(found) if found != PROFILE_VERSION => ProfileProblem::WrongVersion { found },
@@ -209,7 +209,7 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Refuses a text that is too large.
+/// Rejects a text that is too large.
 fn check_size(bytes: usize) -> Result<(), ProfileProblem> {
     if bytes > MAX_BYTES {
         return Err(ProfileProblem::Corrupt(format!("larger than {MAX_BYTES} bytes")));
@@ -221,8 +221,8 @@ impl Profile {
     /// A profile of these places without a measurement.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] when there is no place, there are more than [`MAX_PLACES`], two have the same name, or a
-    /// constant of one is no positive finite number.
+    /// [`ProfileProblem::Corrupt`] for no placements or more than [`MAX_PLACES`], for two with the same name, and for a constant
+    /// that is not a positive finite number.
     pub fn new(machine: Machine, places: Vec<Place>) -> Result<Self, ProfileProblem> {
         Self {
             version: PROFILE_VERSION,
@@ -236,7 +236,7 @@ impl Profile {
         .checked()
     }
 
-    /// Adds the way to the memory of a device.
+    /// Adds the link to the memory of a device.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when the memory is the host or has too high a number, or a constant makes no sense.
@@ -252,7 +252,7 @@ impl Profile {
         self.checked()
     }
 
-    /// Sets what graphs cost on the CPU beside their operations, and the seconds of each step, see [`Place::queued`].
+    /// Sets the costs of graphs on the CPU in addition to their operations, and the seconds of each step, see [`Place::queued`].
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when a constant makes no sense.
@@ -264,7 +264,7 @@ impl Profile {
         self.checked()
     }
 
-    /// Adds or replaces what was measured of classes.
+    /// Adds or replaces the measurements of classes.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when amounts of work do not ascend, times are not positive, or their number is not
@@ -275,7 +275,7 @@ impl Profile {
         self.checked()
     }
 
-    /// Replaces what was observed after the calibration.
+    /// Replaces the observations after the calibration.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when an entry names a place that does not exist, occurs twice or has a value that no
@@ -289,7 +289,7 @@ impl Profile {
     /// Keeps the places that `keep` accepts. The memories of their devices are numbered again, in the order of the places.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] when none is left.
+    /// [`ProfileProblem::Corrupt`] when no placement is left.
     pub fn restricted(mut self, keep: impl Fn(&Place) -> bool) -> Result<Self, ProfileProblem> {
         let kept: Vec<bool> = self.places.iter().map(keep).collect();
         fn filter<T>(values: &mut Vec<T>, kept: &[bool]) {
@@ -319,8 +319,8 @@ impl Profile {
     /// were: between them, times follow a power of the number of threads. The field comes before `more`.
     ///
     /// # Errors
-    /// [`ProfileProblem::Incomplete`] when these places are not there, or their threads not on both sides;
-    /// [`ProfileProblem::Corrupt`] when there is no room for another place.
+    /// [`ProfileProblem::Incomplete`] when the profile lacks these placements, or their numbers of threads are not below and above;
+    /// [`ProfileProblem::Corrupt`] when the profile has as many placements as possible.
     pub fn with_place_between(mut self, place: Place, fewer: &str, more: &str) -> Result<Self, ProfileProblem> {
         let position = |name: &str| self.places.iter().position(|place| place.name == name);
         let between = position(fewer).zip(position(more)).filter(|&(fewer, more)| {
@@ -364,12 +364,12 @@ impl Profile {
         &self.places
     }
 
-    /// What was measured, ordered by operation and kind of shape.
+    /// The measurements, ordered by operation and kind of shape.
     pub fn classes(&self) -> &[Calibrated] {
         &self.classes
     }
 
-    /// What was observed after the calibration, where it was kept, ordered by names and octave.
+    /// The observations after the calibration, if they were kept, ordered by names and octave.
     pub fn observed(&self) -> &[Observed] {
         &self.observed
     }
@@ -400,7 +400,7 @@ impl Profile {
         profile.of_this_version(Some(machine))
     }
 
-    /// Checks a profile that was read; of any machine without one.
+    /// Checks a profile that was read; if no machine is given, the profile may be of any.
     pub(crate) fn of_this_version(self, machine: Option<&Machine>) -> Result<Self, ProfileProblem> {
         if self.version != PROFILE_VERSION {
             return Err(ProfileProblem::WrongVersion { found: self.version });
@@ -413,7 +413,7 @@ impl Profile {
         }
     }
 
-    /// Refuses names that a terminal would obey: explanations quote them.
+    /// Rejects names with control characters, which a terminal would execute: explanations quote them.
     fn with_printable_names(self) -> Result<Self, ProfileProblem> {
         match self.places.iter().find(|place| place.name.contains(char::is_control)) {
             Some(Place { name, .. }) => {
@@ -485,11 +485,11 @@ impl Profile {
         // Positive constants keep the times of any work finite, so that only excluded placements have infinite times.
         let positive = |what: &str, value: f64| {
             let sound = (1.0 / GREATEST..=GREATEST).contains(&value);
-            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which no machine has"))
+            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which is not between 0 and {GREATEST:e}"))
         };
         let not_negative = |what: &str, value: f64| {
             let sound = (0.0..=GREATEST).contains(&value);
-            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which is no time"))
+            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, expected seconds from 0 to {GREATEST:e}"))
         };
         for place in &self.places {
             not_negative("launch", place.launch)?;
@@ -509,7 +509,7 @@ impl Profile {
             }
         }
         if self.links.len() > MAX_MEMORIES || matches!(self.links.first(), Some(Some(_))) {
-            return Err("links beyond the memories possible, or to the host itself".to_owned());
+            return Err("links beyond the possible memories, or to the host itself".to_owned());
         }
         for link in self.links.iter().flatten() {
             let time = |seconds| not_negative("a transfer", seconds);
@@ -543,7 +543,7 @@ impl Profile {
         for entry in &self.observed {
             entry.check()?;
             if !self.places.iter().any(|place| place.name == entry.place) {
-                return Err(format!("observations of {:?}, which is no place", entry.place));
+                return Err(format!("observations of {:?}, which the profile does not list", entry.place));
             }
         }
         if self.observed.windows(2).any(|pair| pair[0].key() >= pair[1].key()) {

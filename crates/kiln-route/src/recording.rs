@@ -1,4 +1,4 @@
-//! What a machine measured, kept to judge decisions without it.
+//! Recordings: the measurements of a machine, kept to judge decisions without it.
 
 use crate::json::{self, Json, object};
 use crate::profile::{Profile, ProfileProblem, corrupt, parsed};
@@ -6,9 +6,9 @@ use crate::profile::{Profile, ProfileProblem, corrupt, parsed};
 /// The profile of a machine, and the times of problems that were measured beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
-    /// What decides.
+    /// The profile that decides.
     pub profile: Profile,
-    /// What was measured.
+    /// The measured problems.
     pub problems: Vec<RecordedProblem>,
 }
 
@@ -17,7 +17,7 @@ object!(Recording { profile, problems });
 /// The times of one problem, from host to host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedProblem {
-    /// What it is called; where several are called the same they are in the order of measuring.
+    /// The name. Problems with the same name are in the order of their measurements.
     pub name: String,
     /// Seconds on each place; `None` where a place was not worth waiting for.
     pub seconds: Vec<Option<f64>>,
@@ -26,7 +26,7 @@ pub struct RecordedProblem {
 object!(RecordedProblem { name, seconds });
 
 impl Recording {
-    /// As JSON, with four digits of every number: as many as differ from run to run.
+    /// The recording as JSON, with four digits of every number: further digits differ from run to run.
     pub fn to_json(&self) -> String {
         json::rounded(self.to_value()).to_string()
     }

@@ -1,4 +1,4 @@
-//! The decision.
+//! The router: predicts times and decides.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -65,7 +65,7 @@ pub struct Router {
     profile: Profile,
     ranks: Ranks,
     curves: Curves,
-    /// How the operands of products are read.
+    /// The precision with which products read their operands.
     precision: Precision,
     /// Seconds to start work on each placement on the host; zero on others.
     launch: Times,
@@ -74,11 +74,11 @@ pub struct Router {
     history: Option<Mutex<History>>,
 }
 
-/// How placements compare with one another, whatever the problem.
+/// The weights and orders by which placements are compared, independent of the problem.
 #[derive(Debug)]
 struct Ranks {
-    /// What the predicted time of each placement is multiplied by before they are compared: above 1 beside the host and if there is a
-    /// counterpart with a better instruction set, and infinite beyond the last placement.
+    /// The factors of the predicted times of placements in comparisons: above 1 for devices beside the host and for placements with a
+    /// counterpart that has a better instruction set, and infinite beyond the last placement.
     weights: Times,
     /// The order of the placements by number of threads, and by position among equals.
     by_threads: [u8; MAX_PLACES],
@@ -237,12 +237,12 @@ impl Router {
     /// Sends everything to the place at this position.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no such place.
+    /// [`Error::Unavailable`] when the profile has no placement at this position.
     pub fn with_force(mut self, place: usize) -> Result<Self> {
         if place >= self.places().len() {
             return Err(Error::Unavailable {
                 what: format!("place {place}"),
-                reason: format!("there are {}", self.places().len()),
+                reason: format!("the profile has {}, counted from 0", self.places().len()),
             });
         }
         self.forced = Some(place);
@@ -263,7 +263,7 @@ impl Router {
         Self { history: Some(Mutex::new(history)), ..self }
     }
 
-    /// What has been observed, to be kept in a profile; nothing unless the router refines.
+    /// The observations, to be kept in a profile; empty unless the router refines.
     pub fn observed(&self) -> Vec<Observed> {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
         history.map_or_else(Vec::new, |history| history.observed(self.places()))
@@ -284,7 +284,7 @@ impl Router {
         self.forced
     }
 
-    /// Whether observed times are taken in.
+    /// Whether observed times refine the predictions.
     pub fn refines(&self) -> bool {
         self.history.is_some()
     }
@@ -384,7 +384,7 @@ impl Router {
         seconds
     }
 
-    /// Takes in how long a call took on a place, with its operands where the residency says. Ignored unless the router refines.
+    /// Records the time of a call on a placement, with its operands where the residency says. Ignored unless the router refines.
     pub fn observe(&self, problem: &Problem, residency: &Residency, place: usize, observed: f64) {
         let (Some(history), Some(task)) = (&self.history, problem.call()) else { return };
         if place >= self.places().len() {
@@ -398,7 +398,7 @@ impl Router {
     }
 }
 
-/// What is predicted of one place.
+/// The prediction for one placement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction<'a> {
     /// The place.
@@ -407,7 +407,7 @@ pub struct Prediction<'a> {
     pub seconds: f64,
 }
 
-/// Where a problem goes, and what was predicted of every place.
+/// The placement of a problem, and the predictions for every placement.
 #[derive(Debug, Clone, Copy)]
 pub struct Decision<'a> {
     router: &'a Router,
@@ -424,7 +424,7 @@ impl<'a> Decision<'a> {
         self.chosen
     }
 
-    /// Position of the place that would be chosen if none were forced.
+    /// Position of the placement that would be chosen if no placement were forced.
     pub fn unforced(&self) -> usize {
         self.router.least(&self.seconds)
     }
@@ -444,12 +444,12 @@ impl<'a> Decision<'a> {
         self.router.profile.machine()
     }
 
-    /// What is predicted of each place, in their order.
+    /// The predictions for each placement, in their order.
     pub fn predictions(&self) -> impl Iterator<Item = Prediction<'a>> + '_ {
         self.router.places().iter().zip(self.seconds).map(|(place, seconds)| Prediction { place, seconds })
     }
 
-    /// What the predictions rest on.
+    /// The basis of the predictions.
     pub fn basis(&self) -> Basis {
         self.basis
     }

@@ -7,7 +7,7 @@ use kiln_ir::{Error, Result};
 
 use crate::json::{self, Json, Value};
 
-/// A kind of execution.
+/// A backend that runs operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
     /// The CPU with scalar code.
@@ -52,7 +52,7 @@ impl Json for Backend {
     }
 }
 
-/// How the arithmetic of an operation grows with its data.
+/// The growth of an operation's arithmetic with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpComplexity {
     /// A few operations per element, each element used once: element-wise functions, transposes, gathers.
@@ -102,11 +102,11 @@ impl OpComplexity {
 /// with `gpu_flops` = 20e12 FLOP/s, `pcie_bandwidth` = 32e9 B/s and `ratio` = 5 unless a builder method says otherwise;
 /// the bound is exclusive. Everything else goes to SIMD.
 ///
-/// What to know before trusting it:
+/// Limits of the rule:
 ///
 /// - A square f32 product moves `12 n²` bytes and computes `2 n³` operations, so the two sides meet at
 ///   `n = 5 * 6 * 20e12 / 32e9 = 18 750`: 1024 reaches a ratio of 0.27 and stays on SIMD.
-/// - A vector operation needs more than 37 500 operations an element to leave the CPU, which none has.
+/// - A vector operation needs more than 37 500 operations an element to leave the CPU, more than any has.
 /// - Time on the CPU does not occur in it, nor launch latency, nor where the data are. A faster GPU is chosen *less*
 ///   often, because its shorter computation weighs less against the same transfer.
 ///
@@ -159,7 +159,7 @@ impl BackendSelector {
         Ok(Self { gpu_flops: positive("gpu_flops", flops_per_second)?, ..self })
     }
 
-    /// How many times longer than the transfer the computation has to be.
+    /// Sets the minimum ratio of the time of the computation to that of the transfer.
     ///
     /// # Errors
     /// [`Error::Parameter`] unless the value is positive and finite.

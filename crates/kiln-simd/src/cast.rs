@@ -1,4 +1,4 @@
-//! Between the types of elements: through f32, or through i64 between integers, a few at a time.
+//! Casts between element types: through f32, or through i64 between integers, a few elements at a time.
 
 use std::sync::{Mutex, PoisonError};
 

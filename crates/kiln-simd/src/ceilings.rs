@@ -55,7 +55,7 @@ impl Kernel for MultiplyAdd {
     }
 }
 
-/// How a pass treats its elements.
+/// The memory accesses of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// Reads one array: 4 bytes per element.

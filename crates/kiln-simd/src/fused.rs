@@ -18,7 +18,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where each instruction's result is stored while the chain runs on a block.
+/// The storage of each instruction's result while the chain runs on a block.
 struct Registers {
     of: Vec<usize>,
     count: usize,

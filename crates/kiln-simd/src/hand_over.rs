@@ -1,4 +1,4 @@
-//! How a caller hands its parts to helper threads.
+//! The handover of parts of a call to helper threads.
 //!
 //! A scope of a pool would wait for every task that it was given, including tasks that no thread has begun: a caller that has done all the
 //! work itself would then wait for a thread to wake up and find nothing to do. Here the caller closes the work when no parts are left, and
@@ -23,7 +23,7 @@ pub(crate) type Part<'a> = dyn Fn(usize) + Sync + 'a;
 /// The parts of one call. A thread that has it may help at any time, also when the call has returned: it then finds the work closed.
 pub(crate) struct Work {
     parts: usize,
-    /// How often a part was claimed or requested at either end, so that the ends never cross.
+    /// The number of times that a part was claimed or requested at either end, so that the ends never cross.
     taken: AtomicUsize,
     /// Parts that helpers have not claimed.
     back: AtomicUsize,
@@ -116,7 +116,7 @@ pub(crate) struct Queue {
     pub(crate) given: AtomicUsize,
 }
 
-/// What the lock of a [`Queue`] protects.
+/// The state behind the lock of a [`Queue`].
 pub(crate) struct Waiting {
     /// Helpers that wait and that no work was given to.
     pub(crate) helpers: usize,

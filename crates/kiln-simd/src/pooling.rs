@@ -93,7 +93,7 @@ macro_rules! folded {
     }};
 }
 
-/// How elements of a window are combined.
+/// The combination of the elements of a window.
 trait Fold {
     fn join<V: Vector>(a: V, b: V) -> V;
     fn finish<V: Vector>(a: V, area: f32) -> V;

@@ -1,4 +1,4 @@
-//! Memory that kernels need for a moment and that a thread keeps: nothing is allocated once it has grown to the size of the blocks.
+//! Scratch memory of kernels, which each thread keeps: once it has grown to the size of the blocks, calls allocate no memory.
 
 use std::cell::RefCell;
 

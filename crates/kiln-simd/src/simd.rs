@@ -1,4 +1,4 @@
-//! Through what everything is computed, and what an operation needs to be computed through it.
+//! The CPU handle [`Simd`], and the trait that kernels of operations implement.
 
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ pub struct Simd {
 
 impl Simd {
     /// The best instruction set of this machine, or the one that the environment variable `KILN_ISA` names, and all
-    /// of its threads. An empty variable is as none.
+    /// threads of the machine. An empty variable counts as unset.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when `KILN_ISA` names an instruction set that is unknown or that the machine lacks.
@@ -47,15 +47,15 @@ impl Simd {
         Ok(Self { isa, threads: threads::available(), precision: Precision::Contract })
     }
 
-    /// At most this many threads (at least one). Fewer run where more would not pay, and one where the build has no others;
-    /// results do not depend on it.
+    /// Limits the number of threads, at least one. Fewer run if more would not be faster, and one if the build has no threads;
+    /// results do not depend on the limit.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: if threads::THERE { threads.max(1) } else { 1 }, ..self }
     }
 
-    /// With what precision products may read their operands. [`Precision::Int8`] makes products with quantised weights faster,
-    /// except in WebAssembly; with any other one results keep the contract.
+    /// Sets the precision with which products may read their operands. [`Precision::Int8`] makes products with quantised weights
+    /// faster, except in WebAssembly; with any other one results keep the contract.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
@@ -66,12 +66,12 @@ impl Simd {
         self.isa
     }
 
-    /// With what precision products may read their operands.
+    /// The precision with which products may read their operands.
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// The greatest number of threads that it uses.
+    /// The maximum number of threads.
     pub fn threads(&self) -> usize {
         // A constant in builds without threads, so that no code for several is compiled.
         if threads::THERE { self.threads } else { 1 }

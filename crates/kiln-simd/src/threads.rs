@@ -1,5 +1,5 @@
-//! Splitting work over threads. What is computed never depends on how many there are: callers split by the problem
-//! alone and the number of threads only says how many parts run at once.
+//! Splitting work over threads. Results never depend on the number of threads: callers split by the problem alone, and the
+//! number of threads only decides how many parts run at once.
 
 use std::sync::OnceLock;
 
@@ -98,11 +98,11 @@ mod helpers {
         set.filter(|&n| n > 0).unwrap_or_else(super::available)
     }
 
-    /// How long a helper stays awake: longer than the gaps between products in typical programs, and far shorter than
+    /// The time that a helper stays awake: longer than the gaps between products in typical programs, and far shorter than
     /// in other pools.
     const STAY: Duration = Duration::from_micros(200);
 
-    /// How often it checks whether the pool has other work for it.
+    /// The interval at which it checks whether the pool has other work for it.
     const LOOK: Duration = Duration::from_micros(20);
 
     /// Helpers that are awake, and work that was given to them.

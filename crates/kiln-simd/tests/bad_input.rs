@@ -725,7 +725,7 @@ fn absurd_parameters_are_results_or_errors() {
     assert_none(&faults);
 }
 
-/// What a program sees that starts with this `KILN_ISA`: the last line of a child process of this test.
+/// The result of a program that starts with this `KILN_ISA`: the last line of a child process of this test.
 fn child(value: &std::ffi::OsStr) -> String {
     use std::process::Command;
     let program = std::env::current_exe().unwrap();

@@ -50,7 +50,7 @@ const STATES: [u64; 7] = [0x9fc0, 0x9f80, 0x1fc0, 0xbfc0, 0x3f80, 0x5f80, 0x7f80
 #[cfg(target_arch = "aarch64")]
 const STATES: [u64; 4] = [1 << 24, 1 << 22, 1 << 24 | 2 << 22, 1 << 25];
 
-/// What `f` gives in a state, and the state that it leaves.
+/// The result of `f` in a state, and the state that it leaves.
 fn within<R>(state_of_caller: u64, f: impl FnOnce() -> R) -> (R, u64) {
     let before = state();
     set(state_of_caller);

@@ -1,4 +1,4 @@
-//! What reductions and operations on rows promise beyond their contract: bits, threads, errors.
+//! Promises of reductions and operations on rows beyond their contract: bits, threads, errors.
 
 use kiln_ir::op::reference::{Case, Input, Random, conform};
 use kiln_ir::op::{Dot, Op, Reduce, Reduction};

@@ -43,7 +43,8 @@ fn small_cases() -> Vec<Case> {
     // One vector and a tail of four lanes, and less than one.
     for &kind in ElementwiseKind::ALL {
         let op = kind.with_params([0.25, 1.5]);
-        let shapes: [&[usize]; 3] = [&[3], &[7], &[2, 5]];
+        // All functions share their loops, so an interpreter runs one shape.
+        let shapes: &[&[usize]] = if cfg!(miri) { &[&[7]] } else { &[&[3], &[7], &[2, 5]] };
         shapes.iter().for_each(|dims| c.add(op, &vec![*dims; kind.arity()]));
         if kind.arity() == 2 {
             c.add(op, &[&[2, 5], &[5]]);

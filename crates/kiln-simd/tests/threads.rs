@@ -1,4 +1,4 @@
-//! How threads share work. Users reach it through kernels alone, which neither count their parts nor panic, so its source is
+//! The sharing of work by threads. Users reach it through kernels alone, which neither count their parts nor panic, so its source is
 //! compiled into this test.
 
 #![cfg(not(target_arch = "wasm32"))] // no threads on this target

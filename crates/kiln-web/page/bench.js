@@ -1,4 +1,4 @@
-// Measures calls on each place, and plots the times with the size from which the router chooses the GPU.
+// Measures calls on each placement, and plots the times with the size from which the router chooses the GPU.
 
 import { duration, sentence } from "./text.js";
 
@@ -18,7 +18,7 @@ const OPERATIONS = {
   gelu: { sizes: powers(8, 20), dims: (n) => [[n]], axis: "elements" },
 };
 
-/** A place that takes longer than this for one call, in milliseconds, is not measured at larger sizes. */
+/** A placement that takes longer than this for one call, in milliseconds, is not measured at larger sizes. */
 const LONG = 400;
 
 const count = (n) => (n >= 2 ** 20 && n % 2 ** 20 === 0 ? `${n / 2 ** 20} Mi` : n >= 1024 && n % 1024 === 0 ? `${n / 1024} Ki` : String(n));
@@ -72,7 +72,7 @@ function chart(operation, series, crossover) {
   const crossing = crossover === undefined ? "" :
     `<path class="crossover" d="M${x(crossover)} ${top}V${height - bottom}"/>` +
     `<text class="crossing" x="${x(crossover)}" y="${top - 8}" text-anchor="middle">kiln chooses the GPU from here on</text>`;
-  $("chart").innerHTML = `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="Time against size for each place; the table below has the numbers">${grid.join("")}${crossing}${lines.join("")}${labels.join("")}</svg>`;
+  $("chart").innerHTML = `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="Time against size for each placement; the table below has the numbers">${grid.join("")}${crossing}${lines.join("")}${labels.join("")}</svg>`;
 }
 
 const NAMES = { scalar: "scalar", simd: "SIMD", gpu: "WebGPU" };

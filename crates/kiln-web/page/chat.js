@@ -75,7 +75,7 @@ async function load(source, name) {
       progress, signal: own.signal, device: navigator.gpu ? $("device").value : "cpu", software: asked.get("software") === "on", cache: true,
     });
     const begun = await made.session();
-    // The router may choose another place than the one that has the weights.
+    // The router may choose another placement than the one that has the weights.
     const { chosen } = await begun.explain();
     own.signal.throwIfAborted();
     [model, session, hasTemplate, place] = [made, begun, true, chosen];

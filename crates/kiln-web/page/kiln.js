@@ -94,12 +94,12 @@ export class Engine {
     return new Engine(raw, await raw.places());
   }
 
-  /** The places on which operations can run: { name, backend, software }. */
+  /** The placements on which operations can run: { name, backend, software }. */
   get places() {
     return this.#places;
   }
 
-  /** The place that is a GPU, or undefined. */
+  /** The placement that is a GPU, or undefined. */
   get gpu() {
     return this.#places.find((place) => place.backend === "gpu");
   }
@@ -119,7 +119,7 @@ export class Engine {
     return this.#raw.calibrate(seconds);
   }
 
-  /** An engine that runs everything on one place. */
+  /** Returns an engine that runs everything on the placement with this name. */
   forced(place) {
     return new Engine(this.#raw.forced(place), this.#places);
   }

@@ -2,7 +2,7 @@
 
 import { Engine, build } from "./kiln.js";
 import { bench } from "./bench.js";
-import { picture } from "./picture.js";
+import { imageFilter } from "./image-filter.js";
 import { sentence } from "./text.js";
 import { verification } from "./verification.js";
 
@@ -33,7 +33,7 @@ function describe(engine) {
   const rows = [
     ["WebGPU", gpu ? gpu.name + (gpu.software ? " (software: the CPU emulates a GPU)" : "") : `not available: ${engine.problem ?? "this page was opened with webgpu=off"}`, !gpu],
     ["SIMD", SIMD[build], build === "scalar"],
-    ["Places", engine.places.map((place) => place.name).join(", ")],
+    ["Placements", engine.places.map((place) => place.name).join(", ")],
     ["Profile", engine.profileStatus],
   ];
   $("browser").replaceChildren(...rows.flatMap(([term, text, problem]) => {
@@ -63,7 +63,7 @@ async function start() {
   } else {
     show("Everything is ready.");
   }
-  const parts = [bench(engine), await picture(engine), verification(engine)];
+  const parts = [bench(engine), await imageFilter(engine), verification(engine)];
   $("calibrate").addEventListener("click", async () => {
     $("calibrate").disabled = true;
     try {

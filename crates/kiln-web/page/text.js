@@ -1,4 +1,4 @@
-// What the parts of the page write in one way: errors and times.
+// Formats errors and times for all parts of the page.
 
 /** The text of an error for a visitor. */
 export const sentence = (error) => error?.message ?? String(error);

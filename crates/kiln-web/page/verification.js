@@ -1,4 +1,4 @@
-// Compares every operation with the f64 reference, on each place, in this browser.
+// Compares every operation with the f64 reference, on each placement, in this browser.
 
 import { verifiable } from "./kiln.js";
 import { sentence } from "./text.js";

@@ -1,4 +1,4 @@
-//! Batches.
+//! Batches of operations for JavaScript.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::js::{explained, promise, whole};
 use crate::operations;
 use crate::value::{self, Tensor};
 
-/// Operations recorded now and run together. Tensors are numbers, which mean something in the batch that gave them alone.
+/// A list of recorded operations that run together. Tensors are numbers, which are valid only in the batch that returned them.
 #[wasm_bindgen]
 pub struct Batch(Rc<State>);
 
@@ -26,7 +26,7 @@ struct State {
 
 impl State {
     fn id(&self, number: &JsValue) -> Result<TensorId> {
-        let index = whole(number).ok_or_else(|| parameter("batch", "a tensor of this batch is taken"))?;
+        let index = whole(number).ok_or_else(|| parameter("batch", "expected a tensor of this batch"))?;
         self.tensors.borrow().get(index).copied().ok_or(Error::ForeignTensor { index })
     }
 
@@ -69,14 +69,14 @@ impl Batch {
     /// Replaces the f32 elements of an input for the next execution.
     pub fn set(&self, tensor: &JsValue, data: &JsValue) -> Result<(), JsValue> {
         self.0.with(|batch| {
-            let array: &Float32Array = data.dyn_ref().ok_or_else(|| parameter("set", "a Float32Array is taken"))?;
+            let array: &Float32Array = data.dyn_ref().ok_or_else(|| parameter("set", "expected a Float32Array"))?;
             let mut elements: Vec<f32> = kiln_ir::zeros(array.length() as usize)?;
             array.copy_to(&mut elements);
             batch.set(self.0.id(tensor)?, &elements)
         })
     }
 
-    /// Records an operation: an array of its results.
+    /// Records an operation, and returns an array of its results.
     pub fn record(&self, name: &str, inputs: Array, params: JsValue) -> Result<Array, JsValue> {
         self.0.with(|batch| {
             let results = batch.record_all(operations::find(name, &params)?, &self.0.ids(&inputs)?)?;
@@ -92,7 +92,7 @@ impl Batch {
         })
     }
 
-    /// Where the computation of these tensors would go, and why.
+    /// Explains where these tensors would be computed, and why.
     pub fn explain(&self, wanted: Array) -> Result<JsValue, JsValue> {
         self.0.with(|batch| Ok(explained(&batch.explain(&self.0.ids(&wanted)?)?)))
     }
@@ -105,7 +105,7 @@ impl Batch {
         })
     }
 
-    /// Computes these tensors and reads them, on a GPU in one submission: an array of their elements.
+    /// Computes these tensors and reads them, on a GPU in one submission. Resolves to an array of their elements.
     pub fn run(&self, wanted: Array) -> Promise {
         self.promised(async move |state, batch| {
             let results = batch.run_async(&state.ids(&wanted)?).await?;
@@ -113,7 +113,7 @@ impl Batch {
         })
     }
 
-    /// The elements of a tensor that the last execution was asked for, or of an input.
+    /// Reads the elements of a wanted tensor of the last execution, or of an input.
     pub fn read(&self, tensor: JsValue) -> Promise {
         self.promised(async move |state, batch| {
             let result = batch.read_buffer_async(state.id(&tensor)?).await?;

@@ -1,4 +1,4 @@
-//! The engine.
+//! Engines for JavaScript.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::js::{Options, explained, member, promise, set};
 use crate::operations;
 use crate::value::{self, Tensor, described};
 
-/// What a page holds of an engine.
+/// The handle of a page to an engine.
 #[wasm_bindgen]
 pub struct Engine {
     /// Replaced when another profile is loaded.
@@ -72,7 +72,7 @@ impl Engine {
         promise(async move { Ok(Self::of(made(&options).await?).into()) })
     }
 
-    /// The places, best last on the CPU and the GPU behind them: `{ name, backend, software }`.
+    /// The placements, those of the CPU first with the best one last, then the GPU: `{ name, backend, software }`.
     pub fn places(&self) -> Promise {
         let engine = self.current();
         promise(async move {
@@ -95,7 +95,7 @@ impl Engine {
         })
     }
 
-    /// Why there is no GPU among the places, if it was looked for.
+    /// The reason why the engine has no GPU, if it looked for one.
     pub fn problem(&self) -> Option<String> {
         #[cfg(feature = "webgpu")]
         return self.current().gpu_problem().map(ToString::to_string);
@@ -103,7 +103,7 @@ impl Engine {
         return Some(WITHOUT_WEBGPU.to_owned());
     }
 
-    /// Where the constants that decide come from.
+    /// The source of the profile that the router decides by.
     pub fn profile_status(&self) -> String {
         self.current().profile_status().to_string()
     }
@@ -122,12 +122,12 @@ impl Engine {
         })
     }
 
-    /// An engine that sends everything to the place of this name. It shares the devices of this one.
+    /// Returns an engine that sends everything to the placement with this name. It shares the devices of this one.
     pub fn forced(&self, place: &str) -> Result<Engine, JsValue> {
         self.current().with_force(Some(place)).map(Self::of).map_err(|error| to_js(&error))
     }
 
-    /// Where an operation on operands of these extents would go, and why.
+    /// Explains where an operation on operands of these extents would run, and why.
     pub fn explain(&self, name: &str, inputs: Array, params: JsValue) -> Result<JsValue, JsValue> {
         let explain = || {
             let types = inputs.iter().map(|input| described(&input)).collect::<Result<Vec<_>>>()?;
@@ -136,7 +136,7 @@ impl Engine {
         explain().map_err(|error| to_js(&error))
     }
 
-    /// Runs an operation where it is predicted to run fastest: an array of `{ data, dims }`.
+    /// Runs an operation where it is predicted to run fastest. Resolves to an array of `{ data, dims }`.
     pub fn run(&self, name: &str, inputs: Array, params: JsValue) -> Promise {
         let engine = self.current();
         // Copies before it returns: the caller may then modify its arrays.
@@ -163,15 +163,15 @@ impl Engine {
         Batch::of(self.current().shared_batch())
     }
 
-    /// Runs every `step`-th of the cases of an operation that have at most this many elements on the place of this name, against the
-    /// f64 reference: `{ cases, elements, worst, bound, failures }`.
+    /// Runs every `step`-th of the cases of an operation that have at most this many elements on the placement with this name, and
+    /// compares them with the f64 reference: `{ cases, elements, worst, bound, failures }`.
     #[cfg(feature = "verify")]
     pub fn verify(&self, name: String, place: String, elements: usize, step: usize) -> Promise {
         let engine = self.current();
         promise(async move { crate::verify::verify(&engine, &name, &place, elements, step).await })
     }
 
-    /// Ends the device of the GPU, as unplugging it would: for tests of what happens then.
+    /// Destroys the device of the GPU, like unplugging it: for tests of device loss.
     #[cfg(feature = "webgpu")]
     pub fn destroy_device(&self) -> Promise {
         let engine = self.current();

@@ -1,10 +1,10 @@
-//! Errors as JavaScript sees them.
+//! Errors for JavaScript.
 
 use js_sys::Reflect;
 use kiln::Error;
 use wasm_bindgen::JsValue;
 
-/// The name of an error's variant.
+/// The code of an error: the name of its variant.
 fn code(error: &Error) -> &'static str {
     match error {
         Error::Length { .. } => "length",

@@ -1,4 +1,4 @@
-//! Values of JavaScript: options that come in, promises and objects that go out.
+//! Conversions of JavaScript values: options, promises and objects.
 
 #[cfg(feature = "operations")]
 use js_sys::Promise;
@@ -34,7 +34,7 @@ pub(crate) fn whole(value: &JsValue) -> Option<usize> {
 /// Extents: an array of integers.
 #[cfg(feature = "operations")]
 pub(crate) fn dims(value: &JsValue) -> Result<Vec<usize>> {
-    let wrong = || parameter("dims", "an array of whole numbers is taken");
+    let wrong = || parameter("dims", "expected an array of whole numbers");
     let array: &Array = value.dyn_ref().ok_or_else(wrong)?;
     array.iter().map(|extent| whole(&extent).ok_or_else(wrong)).collect()
 }

@@ -1,4 +1,4 @@
-//! Operations by name, from the signatures of kiln-ir.
+//! Finds operations by name, from the signatures of kiln-ir.
 
 use js_sys::{Array, Object};
 use kiln::Result;
@@ -31,13 +31,13 @@ fn value(given: &JsValue) -> Value {
     }
 }
 
-/// The operation of this name with these parameters.
+/// Returns the operation with this name and these parameters.
 pub(crate) fn find(name: &str, params: &JsValue) -> Result<Op> {
     signatures::find(name)?.operation(&Options(params))
 }
 
-/// Every operation: `{ name, operands, beside, params }`, and `reduces` for those that give one number of a whole tensor. `beside`
-/// are the names of parameters that are operands after the others, in this order.
+/// Returns every operation: `{ name, operands, beside, params }`, and `reduces` for those that reduce a whole tensor to one number.
+/// `beside` are the names of parameters that are operands after the others, in this order.
 #[wasm_bindgen]
 pub fn operations() -> Array {
     let entry = |signature: &Signature| -> JsValue {

@@ -1,4 +1,4 @@
-//! The methods of operations, element types and formats in TypeScript. The compiler writes them, from the tables of kiln-ir.
+//! The TypeScript types of operations, element types and formats. The Rust compiler generates them from the tables of kiln-ir.
 #![allow(dead_code, reason = "the compiler does not count custom sections as uses")]
 
 use kiln_ir::named::{Field, Form};

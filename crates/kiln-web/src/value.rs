@@ -1,4 +1,4 @@
-//! Tensors from JavaScript and to it.
+//! Conversions of tensors from and to JavaScript.
 
 use js_sys::{Array, Float32Array, Int8Array, Int32Array, Object, Uint8Array, Uint16Array, Uint32Array};
 use kiln::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
@@ -21,7 +21,7 @@ pub(crate) fn described(value: &JsValue) -> Result<TensorType> {
     if value.is_instance_of::<Array>() {
         return Ok(TensorType::f32(Shape::new(&dims(value)?)?));
     }
-    let extents = member(value, "dims").ok_or_else(|| parameter("inputs", "extents are taken, or { dims, dtype }"))?;
+    let extents = member(value, "dims").ok_or_else(|| parameter("inputs", "expected extents, or { dims, dtype }"))?;
     let shape = Shape::new(&dims(&extents)?)?;
     let dtype = member(value, "dtype").and_then(|name| name.as_string()).map_or(Ok(DType::F32), |name| dtype(&name))?;
     TensorType::of(dtype, shape)
@@ -69,13 +69,13 @@ fn elements(value: &JsValue, name: Option<&str>) -> Result<Buffer> {
     } else if value.is_instance_of::<Int8Array>() {
         DType::I8
     } else {
-        let taken = "a Float32Array, Int32Array, Uint32Array, Uint16Array (bits of f16), Int8Array or Uint8Array is taken, or \
+        let taken = "expected a Float32Array, Int32Array, Uint32Array, Uint16Array (bits of f16), Int8Array or Uint8Array, or \
                      { data, dims, dtype } with one of them";
         return Err(parameter("data", taken));
     };
     let dtype = name.map_or(Ok(own), dtype)?;
     if dtype.size() != own.size() {
-        return Err(parameter("dtype", format!("elements of {dtype} are not those of such an array, {own}")));
+        return Err(parameter("dtype", format!("expected an array with elements of {dtype}, found one of {own}")));
     }
     // Each of these arrays is a view of an `ArrayBuffer`.
     let view: &Float32Array = value.unchecked_ref();

@@ -1,4 +1,4 @@
-//! The conformance suite, run where a user is.
+//! Runs the conformance suite in the user's browser.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -132,10 +132,10 @@ const tests = {
     const page = await visit(withWebgpu, { kept: null });
     assert.match(await text(page, "status"), /Measured in \d/);
     assert.match(await text(page, "browser"), /swiftshader.*software/i);
-    assert.equal(await text(page, "picture-problem"), "");
-    assert.match(await text(page, "picture-caption"), /512 × 512, in .* on /);
-    assert.match(await text(page, "picture-why"), /predicted/);
-    assert.equal(await page.locator("#picture-places tbody tr").count(), 2);
+    assert.equal(await text(page, "image-problem"), "");
+    assert.match(await text(page, "image-caption"), /512 × 512, in .* on /);
+    assert.match(await text(page, "image-why"), /predicted/);
+    assert.equal(await page.locator("#image-places tbody tr").count(), 2);
     // The filtered image differs from the original, and has more than one shade.
     const pixels = (id) => page.evaluate((id) => {
       const canvas = document.getElementById(id);
@@ -353,7 +353,7 @@ const tests = {
   async "without WebGPU the page says so and goes on"() {
     const page = await visit(withWebgpu, { before: () => Object.defineProperty(Navigator.prototype, "gpu", { get: () => undefined }) });
     assert.match(await text(page, "browser"), /not available: .*this browser has no WebGPU/);
-    assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
+    assert.match(await text(page, "image-caption"), /on (relaxed-simd|simd128)/);
     const rejected = await page.evaluate(() => window.kiln.Engine.create({ webgpu: "required" }).catch((error) => error.code));
     assert.equal(rejected, "unavailable");
     await leave(page);
@@ -362,7 +362,7 @@ const tests = {
   async "the page reports a refused adapter"() {
     const page = await visit(withWebgpu, { before: () => { navigator.gpu.requestAdapter = async () => null; } });
     assert.match(await text(page, "browser"), /not available: .*offers no adapter/);
-    assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
+    assert.match(await text(page, "image-caption"), /on (relaxed-simd|simd128)/);
     await leave(page);
   },
 
@@ -373,7 +373,7 @@ const tests = {
       },
     });
     assert.match(await text(page, "browser"), /not available: .*opening the device failed/);
-    assert.match(await text(page, "picture-caption"), /on (relaxed-simd|simd128)/);
+    assert.match(await text(page, "image-caption"), /on (relaxed-simd|simd128)/);
     await leave(page);
   },
 
@@ -406,8 +406,8 @@ const tests = {
         };
       },
     });
-    assert.equal(await text(page, "picture-problem"), "");
-    assert.match(await text(page, "picture-caption"), /512 × 512/);
+    assert.equal(await text(page, "image-problem"), "");
+    assert.match(await text(page, "image-caption"), /512 × 512/);
     const seen = await page.evaluate(async () => {
       const { engine } = window.kiln;
       const x = new Float32Array(1 << 16).fill(2);
@@ -428,8 +428,8 @@ const tests = {
         Object.defineProperty(GPUAdapter.prototype, "limits", { get() { return new Proxy(limits.call(this), { get }); } });
       },
     });
-    assert.equal(await text(page, "picture-problem"), "");
-    assert.match(await text(page, "picture-caption"), /512 × 512/);
+    assert.equal(await text(page, "image-problem"), "");
+    assert.match(await text(page, "image-caption"), /512 × 512/);
     const seen = await page.evaluate(async () => {
       const { engine } = window.kiln;
       const gpu = engine.forced(engine.gpu.name);
@@ -443,9 +443,9 @@ const tests = {
 
   async "a file that is not an image is reported, and the next one is drawn"() {
     const page = await visit(withWebgpu);
-    await page.setInputFiles("#file", { name: "none.png", mimeType: "image/png", buffer: Buffer.from("no picture") });
-    await page.waitForFunction(() => document.getElementById("picture-problem").textContent);
-    assert.match(await text(page, "picture-problem"), /none\.png is not an image/);
+    await page.setInputFiles("#file", { name: "none.png", mimeType: "image/png", buffer: Buffer.from("no image") });
+    await page.waitForFunction(() => document.getElementById("image-problem").textContent);
+    assert.match(await text(page, "image-problem"), /none\.png is not an image/);
     const drawn = Number(await page.evaluate(() => document.body.dataset.drawn));
     // Wider than high, and larger than is drawn.
     const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1600" height="800"><rect width="800" height="800"/></svg>';
@@ -459,8 +459,8 @@ const tests = {
     }, svg);
     await page.setInputFiles("#file", { name: "half.png", mimeType: "image/png", buffer: Buffer.from(file) });
     await page.waitForFunction((drawn) => Number(document.body.dataset.drawn) > drawn, drawn);
-    assert.equal(await text(page, "picture-problem"), "");
-    assert.match(await text(page, "picture-caption"), /1024 × 512/);
+    assert.equal(await text(page, "image-problem"), "");
+    assert.match(await text(page, "image-caption"), /1024 × 512/);
     await leave(page);
   },
 
@@ -482,7 +482,7 @@ const tests = {
       },
     });
     const gpu = await page.evaluate(() => window.kiln.engine.gpu.name);
-    assert.ok((await text(page, "picture-caption")).endsWith(`on ${gpu}`), await text(page, "picture-caption"));
+    assert.ok((await text(page, "image-caption")).endsWith(`on ${gpu}`), await text(page, "image-caption"));
     const shade = async (colour) => Buffer.from(await page.evaluate(async (colour) => {
       const canvas = new OffscreenCanvas(512, 512);
       const context = canvas.getContext("2d");
@@ -499,7 +499,7 @@ const tests = {
       const white = canvas.getContext("2d").getImageData(256, 256, 1, 1).data[0] === 255;
       return white && !document.getElementById("calibrate").disabled;
     });
-    assert.equal(await text(page, "picture-problem"), "");
+    assert.equal(await text(page, "image-problem"), "");
     assert.match(await text(page, "status"), /^Measured in/);
     await leave(page);
   },
@@ -514,7 +514,7 @@ const tests = {
       },
     });
     assert.match(await text(page, "browser"), /yes, 128 bits \(simd128\)/);
-    assert.match(await text(page, "picture-caption"), /on simd128/);
+    assert.match(await text(page, "image-caption"), /on simd128/);
     await leave(page);
   },
 
@@ -529,7 +529,7 @@ const tests = {
         };
       },
     });
-    assert.match(await text(page, "picture-caption"), /on simd128/);
+    assert.match(await text(page, "image-caption"), /on simd128/);
     await leave(page);
   },
 
@@ -537,7 +537,7 @@ const tests = {
     const page = await visit(withWebgpu, { path: "?webgpu=off", before: () => { WebAssembly.validate = () => false; } });
     assert.match(await text(page, "browser"), /no vectors, so scalar code runs/);
     assert.match(await text(page, "browser"), /not available: this build of kiln has no WebGPU/);
-    assert.match(await text(page, "picture-caption"), /on scalar/);
+    assert.match(await text(page, "image-caption"), /on scalar/);
     await leave(page);
   },
 

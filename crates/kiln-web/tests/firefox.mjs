@@ -115,8 +115,8 @@ const tests = {
   async "operations run on WebGPU and on the CPU, and the page draws the image"() {
     const page = await visit(withWebgpu, "");
     assert.match(await text(page, "status"), /Measured in \d/);
-    assert.equal(await text(page, "picture-problem"), "");
-    assert.match(await text(page, "picture-caption"), /512 × 512, in .* on /);
+    assert.equal(await text(page, "image-problem"), "");
+    assert.match(await text(page, "image-caption"), /512 × 512, in .* on /);
     // Firefox does not say which GPU it is.
     assert.match(await text(page, "browser"), /relaxed-simd x1, WebGPU/);
     await compute(page, true);

@@ -1,29 +1,29 @@
-//! Buffers that kiln shares with other code on wgpu: what that computed or uploaded as tensors, tensors as buffers to draw from.
+//! Buffers that kiln shares with other wgpu code: its buffers as tensors, and tensors as its buffers.
 
 use kiln_ir::{Error, Result, Shape, TensorType};
 
 use crate::{GpuDevice, GpuTensor, Region};
 
 impl GpuDevice {
-    /// The device of wgpu beneath, to make buffers and pipelines of one's own with. Destroying it loses the device.
+    /// The underlying device of wgpu, for buffers and pipelines of your own. Destroying it loses the device.
     pub fn wgpu_device(&self) -> &wgpu::Device {
         &self.inner.device
     }
 
-    /// The queue of that device. What is submitted runs in the order of submissions, those of kiln among them. kiln keeps small
-    /// uploads back until its next submission; [`GpuDevice::wgpu_buffer`] submits them, so commands that are submitted after it
-    /// see the tensor, also through a queue that was asked for earlier.
+    /// The queue of that device. Work runs in the order of submissions, including those of kiln. kiln delays small uploads until
+    /// its next submission; [`GpuDevice::wgpu_buffer`] submits them, so commands that are submitted after it see the tensor, also
+    /// through a queue that was obtained earlier.
     pub fn wgpu_queue(&self) -> &wgpu::Queue {
         &self.inner.queue
     }
 
-    /// A tensor of f32 that lies in a buffer of [`GpuDevice::wgpu_device`], from its first byte on, row-major. Nothing is
-    /// copied: operations read what the buffer holds when they run, and none writes it. It may be written by submissions
-    /// before or after, not be mapped while an operation is submitted.
+    /// A tensor of f32 in a buffer of [`GpuDevice::wgpu_device`], from its first byte on, row-major. The buffer is not copied:
+    /// operations read its contents when they run, and never write it. Submissions before or after may write it; it must not be
+    /// mapped while an operation is submitted.
     ///
     /// # Errors
     /// [`Error::Parameter`] unless the buffer is for `STORAGE` and `COPY_SRC` and has the bytes of the tensor, in whole vectors
-    /// of 16 bytes. A buffer of another device is [`Error::Driver`] where it is first used.
+    /// of 16 bytes. The first use of a buffer of another device returns [`Error::Driver`].
     pub fn import_buffer(&self, buffer: wgpu::Buffer, dims: &[usize]) -> Result<GpuTensor> {
         let ty = TensorType::f32(Shape::new(dims)?);
         let refused = |reason: String| Err(Error::Parameter { op: "import_buffer", reason });

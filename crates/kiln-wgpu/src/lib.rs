@@ -9,12 +9,12 @@
 //! | [`numerics`] | where the error bounds of GPUs differ from the contract |
 //! | `interop`, `tiled`, [`device_copy`] | buffers shared with other wgpu code, tiled reductions, a bandwidth test |
 //!
-//! - Every request to the device is made within error scopes; what they catch is a typed [`kiln_ir::Error`]. A lost device
-//!   stays lost and reports so; the host keeps everything that it sent.
-//! - Functions that end in `_async` exist everywhere. Natively each has a form that blocks; in a browser, whose one thread
-//!   must not block, only these exist.
-//! - A software driver is used only when it is asked for.
-//! - Unsafe code is in one module, `trusted`: where wgpu trusts its caller instead of checking.
+//! - Every request to the device is made within error scopes; caught errors become a typed [`kiln_ir::Error`]. A lost device
+//!   stays lost, and every later call returns an error; the host keeps everything that it sent.
+//! - Functions that end in `_async` exist everywhere. Natively each also has a blocking form; in a browser, whose only thread
+//!   must not block, only the async forms exist.
+//! - A software driver is used only on request.
+//! - Unsafe code is in one module, `trusted`, for the functions of wgpu that trust their caller instead of checking.
 #![deny(unsafe_code)]
 
 pub mod device_copy;

@@ -1,4 +1,4 @@
-//! Where the numerics of GPUs differ from the contract of kiln-ir.
+//! The differences between the numerics of GPUs and the contract of kiln-ir.
 //!
 //! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
@@ -9,14 +9,14 @@ pub use kiln_shaders::numerics::{BILINEAR, CHAIN, DIFFERENCES, average_bound, bo
 
 use crate::GpuDevice;
 
-/// What a product of `k` terms with quantised weights adds to its bound if both operands are rounded to f16, in units of u: 2⁻¹¹ of
-/// each factor, because WGSL leaves the direction of rounding open, and what units for cooperative matrices cut off.
+/// The increase of the bound of a product of `k` terms with quantised weights if both operands are rounded to f16, in units of u:
+/// 2⁻¹¹ of each factor, because WGSL leaves the direction of rounding open, and the truncation of units for cooperative matrices.
 fn rounded_units(k: usize) -> f64 {
     16_384.0 + k as f64 / 8.0
 }
 
-/// The error bound of an operation on a device: that of a GPU, or, for products of f16 through cooperative matrices, what
-/// their units keep.
+/// The error bound of an operation on a device: that of a GPU, or, for products of f16 through cooperative matrices, that of
+/// their units.
 ///
 /// Such a unit adds sixteen products to a sum at a time and cuts off what exceeds 24 bits, so that errors are of one sign: 2 u
 /// of the sum each time, k / 8 u in all, and 16 u for what is cut off from the products themselves.

@@ -1,4 +1,4 @@
-//! Futures, for those who have no runtime of their own.
+//! Functions that run futures, for programs without an async runtime.
 
 /// Whether functions that wait exist on this target: everywhere but in a browser, whose only thread must not wait.
 pub const fn sync_available() -> bool {

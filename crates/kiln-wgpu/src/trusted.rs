@@ -1,4 +1,4 @@
-//! What is unsafe about wgpu: where it trusts its caller instead of checking. All unsafe code of the crate is here.
+//! The unsafe functions of wgpu, which trust their caller instead of checking. All unsafe code of the crate is here.
 #![allow(unsafe_code)]
 
 /// The module of a kernel that needs no runtime checks: its indices are inside their buffers and arrays, and its loops
@@ -33,7 +33,7 @@ pub(crate) fn pipeline_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
-/// Why the Vulkan loader or its drivers cannot be used; `None` if they can.
+/// The reason why the Vulkan loader or its drivers cannot be used; `None` if they can.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn refusal_of_vulkan() -> Option<wgpu::hal::InstanceError> {
     #[cfg(target_vendor = "apple")]

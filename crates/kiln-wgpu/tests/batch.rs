@@ -1,4 +1,4 @@
-//! Batches: what is recorded runs once, together, and again without being made anew.
+//! Batches: recorded operations run once, together, and again without being compiled again.
 
 mod support;
 

@@ -178,7 +178,7 @@ fn layer(pool: &GpuDevicePool, weights: &GpuPoolTensor) -> Result<(GpuPoolBatch,
     Ok((batch, x, y))
 }
 
-/// What such a layer gives on one device.
+/// The result of such a layer on one device.
 fn alone(device: &GpuDevice, weights: &[f32], x: &[f32]) -> Vec<f32> {
     let mut batch = GpuCommandBatch::new(device.clone());
     let (x, w) = (batch.upload(x, &[16, 64]).unwrap(), batch.upload(weights, &[64, 96]).unwrap());

@@ -12,7 +12,7 @@ fn values(n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919) % 127) as f32 / 64.0 - 1.0).collect()
 }
 
-/// What exact arithmetic gives.
+/// The result of exact arithmetic.
 fn exact(op: impl Into<Op>, operands: &[Operand<'_>]) -> Vec<f64> {
     match op.into().reference(operands).unwrap().remove(0) {
         Expected::F32 { values, .. } => values,

@@ -203,7 +203,7 @@ fn a_folder_that_cannot_be_written_to_stops_nothing() {
     assert!(told >= 1);
 }
 
-/// What `run` gives, and how many warnings this thread saw meanwhile.
+/// The result of `run`, and the number of warnings that this thread saw meanwhile.
 fn warnings<T>(run: impl FnOnce() -> T) -> (usize, T) {
     struct Count(Arc<AtomicUsize>);
     impl tracing::Subscriber for Count {

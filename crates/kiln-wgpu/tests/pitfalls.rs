@@ -1,4 +1,4 @@
-//! What libraries for GPUs are known to get wrong. Each case gives the right result or a typed error, leaves what the host
+//! Known faults of GPU libraries. Each case gives the right result or a typed error, leaves what the host
 //! has as it was, and leaves the device usable:
 //!
 //! - sums that end with a workgroup, and extents that are no multiple of a vector or exceed one dimension of a grid;
@@ -22,7 +22,7 @@ use kiln_ir::{Error, Operand, Operations, Record, Result};
 use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, GpuTensor, numerics};
 
-/// That a device does what it did before.
+/// Checks that a device still computes.
 fn still_usable(device: &GpuDevice) {
     let got = GpuBackend::on(device.clone()).scale(&[1.0, -2.0, 3.0], 2.0).unwrap();
     assert_eq!(got, [2.0, -4.0, 6.0]);

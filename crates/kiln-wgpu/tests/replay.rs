@@ -1,4 +1,4 @@
-//! What runs again makes nothing anew, and sends nothing that did not change.
+//! Repeated runs create no new objects, and send only changed data.
 
 mod support;
 
@@ -6,7 +6,7 @@ use kiln_ir::op::{Gather, Matmul, Softmax};
 use kiln_ir::{Operand, Operations, Record};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions, GpuMatmulCache, Statistics};
 
-/// What a device does from the third time on.
+/// The statistics of a device from the third run on.
 fn again(device: &GpuDevice, mut run: impl FnMut(usize)) -> Statistics {
     (0..2).for_each(&mut run);
     let (before, kernels) = (device.statistics(), device.compiled_kernels());

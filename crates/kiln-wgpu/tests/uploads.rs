@@ -1,4 +1,4 @@
-//! Uploads: in order with what is submitted, and without anything made anew.
+//! Uploads: in order with submissions, and through reused buffers.
 
 mod support;
 

@@ -1,5 +1,12 @@
 #![doc = include_str!("../README.md")]
 //!
+//! Entry points: an [`Engine`] (from [`Engine::new`] or [`Engine::builder`]) has the methods of [`Operations`] on slices;
+//! [`Engine::tensors`] has those of [`Record`] on a [`Tensor`]; [`Engine::batch`] returns a [`Batch`], which records operations
+//! and runs them together. The modules [`op`] and [`graph`] are operations as data and recorded graphs, [`regret`] evaluates decisions, and
+//! [`prelude`] has the names that most programs need.
+//!
+//! Source map, for contributors (these modules are private; the crate exports their public items at its root):
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | `engine` | [`Engine`] and its builder |
@@ -8,7 +15,6 @@
 //! | `packed` | [`PackedMatrix`], [`PackedKernels`]: weights in the order in which products read them |
 //! | `calibrate` | [`Engine::calibrate`], and the evaluation of decisions ([`regret`]) |
 //! | `gpus`, `machine`, `absent` | devices and their names, and the reasons for excluding others ([`Absent`]) |
-//! | [`op`], [`graph`] | operations as data, and recorded graphs, from kiln-ir |
 //!
 //! Design choices:
 //!

@@ -68,7 +68,7 @@ impl Engine {
     /// observed: it would distort the predictions of operations that still have to pack.
     fn place_with(&self, isa: Isa, problem: impl FnOnce() -> Result<Problem>) -> Result<&Simd> {
         if let Some(forced) = self.router.forced().filter(|_| !self.takes_packed()) {
-            let reason = format!("{} is forced, which cannot read data that was packed for {isa}", self.places()[forced]);
+            let reason = format!("{} is forced, which cannot read data packed for {isa}", self.places()[forced]);
             return Err(Error::Parameter { op: "packed", reason });
         }
         match &self.cpu[..] {

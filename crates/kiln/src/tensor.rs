@@ -68,7 +68,7 @@ pub(crate) enum Host {
 
 /// The error for reading a tensor of parts outside a group of devices.
 fn apart(parts: usize) -> Error {
-    let reason = "each device of a group has one part; only operations on a group with this number of devices can read it".into();
+    let reason = "each device of a group has one part; only operations on a group of as many devices read it".into();
     Error::Unavailable { what: format!("a tensor of {parts} parts"), reason }
 }
 
@@ -324,7 +324,7 @@ impl Tensor {
         wait(self.buffer(WAITING))
     }
 
-    /// The f32 elements, copied to the host.
+    /// Returns the f32 elements, copied to the host.
     ///
     /// # Errors
     /// The errors of [`Tensor::to_buffer_async`]; [`Error::Type`] for a tensor of another element type.
@@ -332,7 +332,7 @@ impl Tensor {
         self.to_elements()
     }
 
-    /// The elements of a type of Rust, copied to the host.
+    /// Returns the elements as a Rust type, copied to the host.
     ///
     /// # Errors
     /// The errors of [`Tensor::to_vec`].
@@ -346,7 +346,7 @@ impl Tensor {
         T::elements(self.to_buffer()?).map_err(wrong)
     }
 
-    /// The f32 elements, copied into a slice.
+    /// Copies the f32 elements into a slice on the host.
     ///
     /// # Errors
     /// The errors of [`Tensor::to_vec`]; [`Error::Length`] for a slice of another length.
@@ -419,7 +419,7 @@ impl Storage {
     }
 
     fn nowhere(&self) -> Error {
-        Error::Unavailable { what: format!("a tensor {}", self.ty.shape), reason: "its elements are on no device".into() }
+        Error::Unavailable { what: format!("a tensor {}", self.ty.shape), reason: "its elements are missing".into() }
     }
 
     /// Adds what was lost to the error of a lost device.

@@ -5,6 +5,8 @@
 
 #[path = "../examples/custom_operation/prelu.rs"]
 mod prelu;
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
 
 use kiln::cuda::{CudaDevice, DeviceInfo};
 use kiln::op::{Matmul, Rope};
@@ -12,15 +14,14 @@ use kiln::{
     Backend, Effort, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, ProfileStatus,
     QuantFormat, Record, Roofline, Shape, TensorType,
 };
+use skip::skip;
 
 /// The first device. Without one the test is left out, and says so; with `cuda` in `KILN_REQUIRE` it fails instead.
 fn device() -> Option<DeviceInfo> {
     match CudaDevice::list() {
         Ok(devices) => devices.into_iter().next(),
         Err(why) => {
-            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
-            eprintln!("skipped: {why}");
+            skip("cuda", why);
             None
         }
     }

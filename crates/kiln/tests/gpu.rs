@@ -4,6 +4,8 @@
 
 #[path = "../examples/custom_operation/prelu.rs"]
 mod prelu;
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
 
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::op::{AllReduce, Convolve2d, Matmul, Padding};
@@ -11,6 +13,7 @@ use kiln::{
     Backend, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, Record, Roofline, Shape, Tensor,
     TensorType,
 };
+use skip::skip;
 
 /// The adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with `wgpu` in
 /// `KILN_REQUIRE` it fails instead.
@@ -20,9 +23,7 @@ fn adapter() -> Option<AdapterChoice> {
     match GpuDevice::find(&choice) {
         Ok(found) => Some(AdapterChoice::Name(found.label)),
         Err(why) => {
-            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("skipped: {why}");
+            skip("wgpu", why);
             None
         }
     }

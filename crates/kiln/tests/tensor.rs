@@ -1,6 +1,10 @@
 //! Tensors of an engine, on the host and on a GPU: where their elements are, and what is uploaded.
 #![cfg(not(target_arch = "wasm32"))]
 
+#[cfg(feature = "gpu")]
+#[path = "../../kiln-device/tests/support/skip.rs"]
+mod skip;
+
 use std::sync::Arc;
 
 use kiln::op::{Comparison, IntegerFunction, Matmul};
@@ -153,6 +157,7 @@ mod on_a_gpu {
     use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
     use kiln::{MemoryUse, Operations};
 
+    use super::skip::skip;
     use super::*;
 
     /// An engine that sends everything to the adapter to test on; the test is skipped without one, and fails where
@@ -167,9 +172,7 @@ mod on_a_gpu {
                 Some((builder.build().unwrap(), found.label))
             }
             Err(why) => {
-                let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-                assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-                eprintln!("skipped: {why}");
+                skip("wgpu", why);
                 None
             }
         }

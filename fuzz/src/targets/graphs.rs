@@ -44,7 +44,7 @@ fn families() -> &'static [Vec<&'static Case>] {
     })
 }
 
-/// What bytes choose; zeros at their end.
+/// Choices made by the bytes of a case; zeros after their end.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {

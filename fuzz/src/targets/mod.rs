@@ -7,6 +7,7 @@ pub(crate) mod graphs;
 pub(crate) mod images;
 pub(crate) mod models;
 pub(crate) mod profiles;
+pub(crate) mod ptx;
 pub(crate) mod templates;
 pub(crate) mod tokenizers;
 

@@ -88,7 +88,7 @@ fn load_values(base: u32, from_key: u32, end: u32, column: u32, local: u32) -> V
 
 #if MORE
 #else
-// How many keys the queries of these rows see.
+// The number of keys that the queries of these rows see.
 fn visible(row: vec4<u32>) -> vec4<u32> {
     return select(vec4<u32>(p.t), vec4<u32>(p.t - p.s + 1u) + row % p.s, vec4<bool>(p.causal != 0u));
 }
@@ -145,13 +145,13 @@ fn main(
     let rows = vec4<u32>(row0 + 4u * here.y) + vec4<u32>(0u, 1u, 2u, 3u);
 #if MORE
     let queries = queries_of(head, rows);
-    // How many keys of this invocation the queries see.
+    // The number of keys of this invocation that the queries see.
     var seen_keys = vec4<f32>();
 #else
     let sees = visible(rows);
 #endif
 
-    // What this invocation loads: a block of four by four of the queries or of the keys, and two vectors of the values.
+    // The data that this invocation loads: a block of four by four of the queries or of the keys, and two vectors of the values.
     let keys = local >= 128u;
     let quarter = (local % 128u) / ALONG;
     let along = 4u * (local % ALONG);

@@ -19,7 +19,7 @@ fn query_of(head: u32, i: u32) -> Query {
     return Query(sights[at], sights[at + 1u], sights[at + 2u], entry, bitcast<f32>(sights[p.slopes + in_sequence]));
 }
 
-// What a mask adds to a score.
+// The number that a mask adds to a score.
 fn entry_of_mask(at: u32) -> u32 {
     if p.mask_kind == MASK_NONE {
         return 0u;

@@ -29,7 +29,7 @@ fn queries_of(head: u32, rows: vec4<u32>) -> Queries {
     );
 }
 
-// What a mask adds to scores.
+// The numbers that a mask adds to scores.
 fn entries_of_mask(at: vec4<u32>) -> vec4<u32> {
     if p.mask_kind == MASK_NONE {
         return vec4<u32>();

@@ -1,4 +1,4 @@
-// What queries see and what is added to their scores, from what `attention_sights` wrote.
+// The keys that queries see and the addends of their scores, from the output of `attention_sights`.
 
 // The score of a key that is not seen. It is the greatest number, which no other score is.
 const HIDDEN: u32 = 0x7f7fffffu;

@@ -8,7 +8,7 @@ alias Stored = Four_${STORED};
 #endif
 
 #if BLOCKS
-// Where the bytes of four elements of Q8_0 begin: blocks of 32 elements are 34 bytes, the scale first.
+// The offset of the bytes of four elements of Q8_0: blocks of 32 elements are 34 bytes, the scale first.
 fn byte_of(i: u32) -> u32 {
     return (i / 8u) * 34u + 2u + 4u * (i % 8u);
 }

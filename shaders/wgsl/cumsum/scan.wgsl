@@ -1,4 +1,4 @@
-// What the kernels of cumulative sums share. Integers of either sign are words: their sums have the same bits.
+// Shared parts of the kernels of cumulative sums. Integers of either sign are words: their sums have the same bits.
 
 #if STORED == f32
 alias Item = f32;

@@ -1,7 +1,7 @@
 // The products of a tile, and the rows of the weights of their expert. `chosen` has the expert of each tile, and a
 // number beyond the experts where a tile has no products. Of the weights of all experts the kernel has `weights` rows,
-// from `first_weight` on. A source that includes this defines `product_of`, the product of a place in a tile; a number
-// past the last is no product.
+// from `first_weight` on. A source that includes this defines `product_of`, the product at a position in a tile; a number
+// past the last is not a product.
 
 fn row_of_product(product: u32) -> u32 {
     return min(product, p.products - 1u) / p.used;

@@ -1,5 +1,5 @@
-// What tiled products share. A workgroup computes a square tile of C of side TILE in slices of DEPTH along k. A slice of
-// A and one of B lie in workgroup memory k by k, each as vectors of four rows of A or columns of B, 512 vectors together.
+// Shared parts of tiled products. A workgroup computes a square tile of C of side TILE in slices of DEPTH along k. A slice of
+// A and one of B are in workgroup memory k by k, each as vectors of four rows of A or columns of B, 512 vectors together.
 //
 // The first half of the workgroup loads A and the other half B, each invocation a block of four vectors, one slice ahead
 // into registers. Where k is contiguous in memory the block is four by four elements, which registers turn around; the

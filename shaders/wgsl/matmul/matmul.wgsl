@@ -130,7 +130,7 @@ fn less(x: u32, y: u32) -> u32 {
     return x - min(x, y);
 }
 
-// Where the vectors of a block are: in four rows of `p.k` elements, from the k `first` on.
+// The positions of the vectors of a block: in four rows of `p.k` elements, from the k `first` on.
 fn rows_along(base: u32, row: u32, rows: u32, first: u32) -> vec4<u32> {
     let each = min(vec4<u32>(row) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(rows - 1u));
     return vec4<u32>(base + first) + each * p.k;

@@ -36,7 +36,7 @@ fn vector_at(batch: u32, i: u32, length: u32) -> u32 {
     return batch * p.v_batch / UNIT + min(i, p.vectors - 1u) * length;
 }
 
-// Where the result for row 0 and a vector is.
+// The position of the result for row 0 and a vector.
 fn result_at(batch: u32, vector: u32) -> u32 {
     return batch * p.out_batch + vector * p.out_vector;
 }

@@ -20,7 +20,7 @@
 #include rows
 #include norm_scale
 
-// How many factors of 2^90 a part or a row of this magnitude is scaled by, and one more.
+// The number of factors of 2^90 that a part or a row of this magnitude is scaled by, plus one.
 fn level(magnitude: u32) -> u32 {
     return select(select(1u, 0u, magnitude >= 0x58800000u), 2u, magnitude < 0x2b800000u);
 }

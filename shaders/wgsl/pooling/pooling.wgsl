@@ -1,4 +1,4 @@
-// How a window is reduced.
+// The reduction of a window.
 #if MAX
 // The order of numbers as that of integers, -0 below +0; every NaN is the greatest.
 const NOTHING: i32 = -2147483647;

@@ -1,4 +1,4 @@
-// Numbers of a book of sixteen, plus 128, which lie in BOOK_0 to BOOK_3, four to a word.
+// Numbers of a book of sixteen, plus 128, which are in BOOK_0 to BOOK_3, four to a word.
 const ZERO: f32 = 128.0;
 const BIAS: i32 = 0;
 const FLIPPED: u32 = 0x80808080u;

@@ -1,4 +1,4 @@
-// What Q4_K and Q5_K have in common: scales and minima of six bits in the first sixteen bytes.
+// Shared parts of Q4_K and Q5_K: scales and minima of six bits in the first sixteen bytes.
 const LEN: u32 = 256u;
 const PARTS: u32 = 8u;
 const APART: u32 = 32u;

@@ -164,7 +164,7 @@ var<workgroup> highs: array<vec4<u32>, ${WORKGROUP}u>;
 var<workgroup> lows: array<vec4<u32>, ${WORKGROUP}u>;
 var<workgroup> scales: array<vec2<u32>, ${WORKGROUP}u>;
 
-// Where sixteen elements of a row of a piece lie: neighbouring lanes meet in different banks.
+// The position of sixteen elements of a row of a piece: neighbouring lanes access different banks.
 fn spread(at: u32) -> u32 {
     return at ^ (7u * ((at >> 3u) & 1u));
 }

@@ -21,7 +21,7 @@ fn load_five(at: u32) -> Two {
 #endif
 }
 
-// What was loaded as words.
+// The loaded vectors as words.
 fn five_of(loaded: Two, at: u32) -> Five {
 #if ROWS == 1
     return Five(loaded.first, loaded.second.x);

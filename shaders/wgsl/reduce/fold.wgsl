@@ -1,4 +1,4 @@
-// How the tiled reductions of kiln-ir combine two values, bit for bit.
+// The combination of two values in the tiled reductions of kiln-ir, bit for bit.
 
 #if REDUCTION == REDUCE_SUM
 fn identity() -> f32 { return 0.0; }

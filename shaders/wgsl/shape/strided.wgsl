@@ -1,4 +1,4 @@
-// Where unit `i` of a strided copy of RANK dimensions is read, and where it is written.
+// The positions at which unit `i` of a strided copy of RANK dimensions is read and written.
 fn places(i: u32) -> vec2<u32> {
     var at = vec2<u32>(p.x_first, p.out_first);
     var rest = i;

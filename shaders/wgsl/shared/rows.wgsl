@@ -1,4 +1,4 @@
-// What the kernels of operations on rows share. A row belongs to a team of TEAM invocations next to one another, which
+// Shared parts of the kernels of operations on rows. A row belongs to a team of TEAM invocations next to one another, which
 // holds it in registers, HELD vectors of WIDTH elements each. The functions named `team_` give every member the same; all
 // invocations of a workgroup must call them. math.wgsl and precise.wgsl come first.
 

@@ -1,4 +1,4 @@
-// How kernels whose workgroups are cut into teams begin; their statements and a brace follow.
+// The beginning of kernels whose workgroups are cut into teams; their statements and a brace follow.
 @compute @workgroup_size(${WORKGROUP})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

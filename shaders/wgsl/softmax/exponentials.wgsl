@@ -1,4 +1,4 @@
-// What the kernels of softmax share: exponentials of numbers that are not positive, 2^24 times too large, so that none of
+// Shared parts of the kernels of softmax: exponentials of numbers that are not positive, 2^24 times too large, so that none of
 // them is subnormal. rows.wgsl comes first.
 
 fn lifted_exp(x: F) -> F {

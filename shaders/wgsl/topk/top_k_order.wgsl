@@ -1,4 +1,4 @@
-// What the kernels of top-k and of sorting share: candidates are a key and a position in the row, in descending order of keys,
+// Shared parts of the kernels of top-k and of sorting: candidates are a key and a position in the row, in descending order of keys,
 // equals in ascending order of positions. WORKGROUP candidates times eight fit the memory of a workgroup.
 
 const NOWHERE: u32 = 0xffffffffu;

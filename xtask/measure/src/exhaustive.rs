@@ -13,7 +13,7 @@ use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_ir::{DataMut, Operand};
 use kiln_simd::{Isa, Operations, Simd};
 
-/// What to compare.
+/// The operations and instruction sets to compare.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Only these operations (may be given several times).

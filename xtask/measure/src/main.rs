@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// An error, as a sentence for the person who ran the command.
+/// An error, as a sentence for the user of the command.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Measures kiln.
@@ -28,7 +28,7 @@ enum Command {
     Exhaustive(exhaustive::Arguments),
 }
 
-/// Writes a file, with its directory, in one piece. What is not a file, such as a pipe or a device, is written to.
+/// Creates or replaces a file and its directory in one step. A path that is not a file, such as a pipe or a device, is written to.
 ///
 /// # Errors
 /// The message of the system, with the path.

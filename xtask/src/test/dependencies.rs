@@ -1,4 +1,4 @@
-//! What kiln depends on: how much, under which licences, and from where.
+//! The dependencies of kiln: their number, licences and sources.
 
 use std::collections::BTreeSet;
 

@@ -26,7 +26,7 @@ pub(crate) fn step_names() -> std::collections::BTreeSet<String> {
     steps::all().into_iter().map(|step| step.name).filter(|name| !isa::NAMES.contains(&name.as_str())).collect()
 }
 
-/// What to run.
+/// The steps to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Leave out the steps that take minutes.

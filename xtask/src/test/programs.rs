@@ -21,7 +21,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// What cargo says of an artifact, if it is one of these.
+    /// Parses a message of cargo about an artifact; `None` unless it is a test or an example.
     fn parse(line: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(line).ok()?;
         let file = message["executable"].as_str()?.into();
@@ -33,7 +33,7 @@ impl Program {
         Some(Self { folder, name: message["target"]["name"].as_str()?.to_owned(), example, file })
     }
 
-    /// Those in the messages of cargo.
+    /// The programs in the messages of cargo.
     pub(super) fn all(messages: &str) -> Result<Vec<Self>> {
         let all: Vec<_> = messages.lines().filter_map(Self::parse).collect();
         if all.is_empty() { Err("cargo has built no test".into()) } else { Ok(all) }

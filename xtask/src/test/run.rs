@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::programs::Program;
 use crate::{Result, processor};
 
-/// How a step ended.
+/// The outcome of a step.
 pub(super) enum Outcome {
     /// Everything held; a note for the table.
     Passed(String),
@@ -17,7 +17,7 @@ pub(super) enum Outcome {
     Failed(String),
     /// It cannot run here.
     Skipped {
-        /// What is missing.
+        /// The missing tool or condition.
         reason: String,
         /// Commands that bring it.
         remedy: Vec<String>,
@@ -25,7 +25,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Passed, with nothing to say.
+    /// Passed, without a note.
     pub(super) const OK: Self = Self::Passed(String::new());
 }
 
@@ -81,7 +81,7 @@ impl Counts {
 pub(super) struct Runner {
     root: PathBuf,
     counts: Counts,
-    /// Why tests have skipped what they do: lines that begin with [`SKIPPED`].
+    /// The reasons of skipped tests: lines that begin with [`SKIPPED`].
     skips: Vec<String>,
     programs: Option<Vec<Program>>,
     /// The file into which commands write, if not to the terminal.
@@ -144,8 +144,8 @@ impl Runner {
         std::mem::take(&mut self.skips)
     }
 
-    /// A command with its words separated by blanks, in the root of the workspace, without settings of kiln that the
-    /// caller happens to have.
+    /// A command with its words separated by blanks, in the root of the workspace, without the caller's environment variables
+    /// of kiln.
     pub(super) fn command(&self, line: &str) -> Command {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or("true"));
@@ -166,7 +166,7 @@ impl Runner {
         self.execute(&mut command, line)
     }
 
-    /// Runs a command, and says how long it took; errors name it as `shown`.
+    /// Runs a command, and prints the time that it took; errors name it as `shown`.
     pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
         if let Some(log) = &self.log {
             command.stderr(log.try_clone()?);

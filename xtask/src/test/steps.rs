@@ -103,11 +103,15 @@ pub(super) fn all() -> Vec<Step> {
             "the facade builds at most 40 crates; all come from the registry, under permissive licences",
             dependencies::check,
         ),
-        // These two build in folders of their own.
+        Step::new("deny", "cargo-deny finds no fault in the dependencies of any feature and target", deny),
+        // These three build in folders of their own.
         Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
             .slow()
             .beside(),
         Step::new("web-modules", "the modules of the page, and their sizes", web_modules).slow().beside(),
+        Step::new("msrv", "the oldest compiler that Cargo.toml promises takes the libraries and the program", msrv)
+            .slow()
+            .beside(),
         Step::commands(
             "clippy",
             "no lint in any set of features",
@@ -143,8 +147,10 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("aarch64-neon", "the kernels and the engine on NEON, under qemu", aarch64).slow().beside(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
             let lines = [
-                portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
-                "cargo clippy -p kiln-ptx -p kiln-web --features kiln-web/models --lib --target wasm32-unknown-unknown -- -D warnings",
+                portable!(
+                    "clippy",
+                    "-p kiln-ptx -p kiln-web --features kiln-web/models --lib --target wasm32-unknown-unknown -- -D warnings"
+                ),
                 portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
             ];
             // The step `web` runs every case on the optimised modules, so a sample of the longest tests is enough here.
@@ -245,15 +251,45 @@ pub(super) fn all() -> Vec<Step> {
     steps
 }
 
-/// Packs the crates and compiles the README's example against the packed copies, with default features.
-fn publish(runner: &mut Runner) -> Outcome {
-    let packed = || {
-        let crates = crate::publish::published(runner.root())?;
-        crate::publish::pack(runner.root(), &crates)?;
-        Ok((crates.len(), crate::publish::check(runner.root(), &crates, false)?))
+/// What the step `crates` checks of licences and sources on every machine, by the program that others know. It is not installed:
+/// compiling it takes minutes.
+fn deny(runner: &mut Runner) -> Outcome {
+    if runner.output("cargo deny --version").is_none() {
+        return Outcome::Skipped {
+            reason: "cargo-deny is not installed".into(),
+            remedy: vec!["cargo install --locked cargo-deny".into()],
+        };
+    }
+    run_all(runner, &["cargo deny --all-features check bans licenses sources"], &[])
+}
+
+/// Checks the libraries and the program with the compiler of `rust-version`.
+fn msrv(runner: &mut Runner) -> Outcome {
+    let manifest = match std::fs::read_to_string(runner.root().join("Cargo.toml")) {
+        Ok(manifest) => manifest,
+        Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let checked: Result<usize> = packed().and_then(|(crates, mut cargo)| {
-        runner.execute(&mut cargo, "cargo check of the README's example").map(|()| crates)
+    let version = manifest.split_once("rust-version = \"").and_then(|(_, rest)| Some(rest.split_once('"')?.0));
+    let Some(version) = version else {
+        return Outcome::Failed("Cargo.toml names no rust-version".into());
+    };
+    let line = format!(
+        "cargo +{version} check --quiet -p kiln -p kiln-llm --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray \
+         --target-dir target/msrv"
+    );
+    tools::with(runner, &[Tool::Toolchain(version.to_owned())], |runner| run_all(runner, &[&line], &[]))
+}
+
+/// Publishes without uploading, compiles the packed crates, and runs the README's example with them.
+fn publish(runner: &mut Runner) -> Outcome {
+    let checked = crate::publish::published(runner.root()).and_then(|crates| {
+        for mut command in crate::publish::commands(runner.root(), &crates)? {
+            let words =
+                [command.get_program()].into_iter().chain(command.get_args()).map(|word| word.to_string_lossy());
+            let line = words.collect::<Vec<_>>().join(" ");
+            runner.execute(&mut command, &line)?;
+        }
+        Ok(crates.len())
     });
     match checked {
         Ok(crates) => Outcome::Passed(format!("{crates} crates")),
@@ -281,7 +317,7 @@ fn compare_with(runner: &mut Runner, tag: &str) -> Result<usize> {
     // A crate that is new has no baseline.
     crates.retain(|package| runner.output(&format!("git cat-file -e {tag}:{}", package.manifest)).is_some());
     if crates.is_empty() {
-        return Err(format!("{tag} has none of the crates").into());
+        return Err(format!("{tag} lacks all of the crates").into());
     }
     let names: String = crates.iter().map(|package| format!(" -p {}", package.name)).collect();
     runner.run_with(&format!("cargo semver-checks --baseline-rev {tag}{names}"), &[])?;
@@ -665,11 +701,11 @@ fn gpu(runner: &mut Runner) -> Outcome {
 fn miri(runner: &mut Runner) -> Outcome {
     tools::with(runner, &[Tool::Miri], |runner| {
         // It has SSE2 and no wider vectors; kernels run on a few small inputs for every operation. Of the crates that forbid
-        // unsafe code only kiln-device runs, and of its tests those of threads, of dropped futures, of the pool and of a lost
-        // device: a data race or a leak would be one of a library below it. All of its tests take an interpreter a quarter of an
-        // hour.
-        let device = "cargo +nightly miri test -p kiln-device --test all -- threads futures_may pooled_memory_is_returned \
-                      the_loss_of_a_device --skip pool_batch --skip pool_callers";
+        // unsafe code only kiln-device runs, and of its tests those of threads, of futures of a batch that are dropped, of the pool
+        // and of a lost device: a data race or a leak would be one of a library below it. All of its tests take an interpreter a
+        // quarter of an hour.
+        let device = "cargo +nightly miri test -p kiln-device --test all -- threads batch::futures_may \
+                      pooled_memory_is_returned the_loss_of_a_device --skip pool_batch --skip pool_callers";
         let lines = ["cargo +nightly miri test -p kiln-simd --no-default-features --test small", device];
         run_all(runner, &lines, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
     })

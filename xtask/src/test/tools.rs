@@ -1,4 +1,4 @@
-//! What a step needs on the machine, how to see whether it is there and which command brings it.
+//! The tools that a step needs on the machine, how to detect them, and the commands that install them.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -11,21 +11,21 @@ pub(super) enum Tool {
     Target(&'static str),
     /// A program that prints its version, and the Debian packages that bring it.
     Program {
-        /// A command that succeeds where it is there.
+        /// A command that succeeds if it is installed.
         probe: &'static str,
         /// Package names.
         packages: &'static str,
     },
     /// A file that Debian packages bring.
     File {
-        /// Where it lies.
+        /// Its path.
         path: PathBuf,
         /// Package names.
         packages: &'static str,
     },
     /// A file that a package of the Python index brings, installed into a folder of its own.
     Wheel {
-        /// Where it lies, from the root of the workspace.
+        /// Its path, from the root of the workspace.
         path: &'static str,
         /// The folder.
         folder: &'static str,
@@ -47,6 +47,8 @@ pub(super) enum Tool {
     },
     /// wasm-bindgen and its test runner, in the version of Cargo.lock: another version refuses to run.
     WasmRunner,
+    /// A toolchain of this version.
+    Toolchain(String),
     /// A nightly toolchain with Miri.
     Miri,
     /// cargo-semver-checks.
@@ -54,7 +56,7 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    /// What is missing, or `None` where it is there.
+    /// The message about a missing tool; `None` if it is installed.
     fn missing(&self, runner: &Runner) -> Option<String> {
         let has = |line: &str, needle: &str| runner.output(line).is_some_and(|text| text.contains(needle));
         match self {
@@ -71,6 +73,9 @@ impl Tool {
                 let version = wasm_bindgen_version(runner)?;
                 (!has("wasm-bindgen-test-runner --version", &version))
                     .then(|| format!("wasm-bindgen-test-runner {version}, the version of Cargo.lock, is not installed"))
+            }
+            Self::Toolchain(version) => {
+                (!has("rustup toolchain list", version)).then(|| format!("the toolchain {version} is not installed"))
             }
             Self::Miri => {
                 // Asked of the installed list: `cargo miri` would install parts of itself or wait for an answer.
@@ -104,9 +109,13 @@ impl Tool {
             Self::WasmRunner => {
                 let version = wasm_bindgen_version(runner).unwrap_or_default();
                 // Its own lock file may name versions that a mirror does not have yet.
-                let install = format!("cargo install wasm-bindgen-cli --version {version} --debug");
+                let install = format!(
+                    "CARGO_PROFILE_DEV_DEBUG=false cargo install wasm-bindgen-cli --version {version} --debug \
+                     --bin wasm-bindgen --bin wasm-bindgen-test-runner"
+                );
                 format!("{{ {install} --locked || {install}; }}")
             }
+            Self::Toolchain(version) => format!("rustup toolchain install {version} --profile minimal"),
             Self::Miri => "rustup toolchain install nightly --profile minimal --component miri,rust-src".to_owned(),
             Self::SemverChecks => "cargo install --locked cargo-semver-checks".to_owned(),
         }

@@ -24,8 +24,8 @@ const VECTORS: &str = "-C target-feature=+simd128";
 /// become either operand.
 const RELAXED_VECTORS: &str = "-C target-feature=+relaxed-simd -C no-vectorize-loops -C no-vectorize-slp";
 
-/// What pages load. Of operations it is the first that the browser takes; one without vectors has no WebGPU either, which came years
-/// later.
+/// The modules that pages load. The page of operations loads the first one that the browser supports; a browser without vectors has
+/// no WebGPU either, which came years later.
 const OF_THE_PAGE: [Build; 4] = [
     Build { name: "relaxed-simd", flags: RELAXED_VECTORS, options: &[], most: (2_690_000, 910_000) },
     Build { name: "simd128", flags: VECTORS, options: &[], most: (2_720_000, 913_000) },
@@ -38,8 +38,8 @@ const OF_THE_PAGE: [Build; 4] = [
     },
 ];
 
-/// What `models.js` loads, and the page of operations does not. It shares all crates but the last ones with the build before it: the
-/// conformance suite is compiled for both, and left out here because nothing calls it.
+/// The module that `models.js` loads, and the page of operations does not. It shares all crates but the last ones with the build
+/// before it: the conformance suite is compiled for both, and left out here because nothing calls it.
 const MODELS: Build = Build {
     name: "models",
     flags: VECTORS,
@@ -56,7 +56,7 @@ const WITHOUT_WEBGPU: Build = Build {
 };
 
 /// Images of the examples that the page shows.
-const PICTURE: &str = "crates/kiln/examples/image_filter/astronaut.png";
+const IMAGE: &str = "crates/kiln/examples/image_filter/astronaut.png";
 
 /// Builds everything that the page loads into target/web.
 pub(super) fn build(root: &Path) -> Result<()> {
@@ -67,7 +67,7 @@ pub(super) fn build(root: &Path) -> Result<()> {
         let entry = entry?;
         std::fs::copy(entry.path(), folder(root).join(entry.file_name()))?;
     }
-    std::fs::copy(root.join(PICTURE), folder(root).join("astronaut.png"))?;
+    std::fs::copy(root.join(IMAGE), folder(root).join("astronaut.png"))?;
     println!("built {}", folder(root).display());
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use crate::{Result, processor};
 
-/// What to do with what is built.
+/// The options of a build, and the actions after it.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Serve the page on 127.0.0.1 until interrupted.
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// Test the pages in Chromium and Firefox, and the modules in Node.
     #[arg(long)]
     test: bool,
-    /// Build only what the page loads, without the module for those who want no GPU.
+    /// Build only the modules that the page loads, without the module for programs that use no GPU.
     #[arg(long)]
     page: bool,
     /// Use the modules of an earlier run instead of building them.
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     built: bool,
 }
 
-/// Where the page is built.
+/// The folder of the built page.
 fn folder(root: &Path) -> PathBuf {
     root.join("target/web")
 }

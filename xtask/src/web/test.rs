@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{execute, folder, serve};
 use crate::Result;
 
-/// What drives Chromium, what drives Firefox as its makers ship it, and what checks the types.
+/// The packages that drive Chromium, drive an unmodified Firefox, and check the types.
 const PACKAGES: [&str; 3] = ["playwright-core@1.65.1", "puppeteer-core@24.43.1", "typescript@5.9.3"];
 
 /// Mesa's driver of Vulkan in software, which Firefox takes.

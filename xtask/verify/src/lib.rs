@@ -107,7 +107,7 @@ pub fn cases(wants: impl Fn(&str) -> bool) -> Vec<Case> {
     all_cases().into_iter().filter(|case| wants(case.op.name())).collect()
 }
 
-/// What a backend made of a case: see [`Backend::compare`].
+/// The result of a case on a backend: see [`Backend::compare`].
 type Outcome = Result<Option<(Accuracy, Bound)>, String>;
 
 /// Runs cases on backends, on all threads of this machine, and calls `ran` with the name of the operation after each case. Returns a row

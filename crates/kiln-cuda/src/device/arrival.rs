@@ -1,4 +1,4 @@
-//! Results on their way to the host, which nobody has waited for yet.
+//! Downloads in progress.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use kiln_ir::Result;
 use super::staging::Block;
 use crate::{CudaDevice, Region};
 
-/// Bytes that a device copies to blocks, and their numbers. Dropped, they are given up.
+/// Blocks that a device copies results to, and their bytes. Dropping it abandons the results.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     device: CudaDevice,
@@ -29,7 +29,7 @@ impl Arrival {
     /// Waits for the bytes of each read.
     ///
     /// # Errors
-    /// Those of all earlier work.
+    /// The errors of all earlier work.
     pub(crate) fn wait(&self) -> Result<Vec<Vec<u8>>> {
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let arrived = blocks.iter().map(|(block, bytes)| {

@@ -1,6 +1,6 @@
-//! Element-wise work from host to host without copies on the device: kernels read operands and write results where the host
-//! sees them, part by part. So the bus carries both ways at once, and threads of the host fill some parts and empty others
-//! while the device is at the rest: `add` from host to host in benches/cuda.
+//! Element-wise work from host to host without copies in device memory: kernels read operands from pinned memory and write
+//! results there, part by part. So the bus is used in both directions at once, and threads of the host fill some parts and
+//! empty others while the device works on the rest: `add` from host to host in benches/cuda.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Which group of devices computes: one at a time on a device.
+//! The order of groups of devices: on each device one group computes at a time.
 //!
 //! The kernels of a group wait for one another across devices. If those of two groups ran at once, one group could keep the blocks of one
 //! device and the other those of the other, each waiting for kernels that cannot start. The same happens to two threads of one group
@@ -19,7 +19,7 @@ static LAST: Mutex<Vec<Vec<Weak<Inner>>>> = Mutex::new(Vec::new());
 /// time.
 ///
 /// # Errors
-/// Those of `submit`.
+/// The errors of `submit`.
 pub(super) fn in_turn(devices: &[CudaDevice], submit: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     let is_ours = |group: &[Weak<Inner>]| {

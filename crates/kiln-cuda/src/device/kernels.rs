@@ -1,4 +1,4 @@
-//! Compiled kernels: each once in a device, and in files for the next process where there is a folder for them.
+//! The compiled kernels of a device, cached in memory and, if the options name a folder, in files for the next process.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZero;

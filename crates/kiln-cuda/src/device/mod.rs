@@ -1,4 +1,4 @@
-//! The device: what the device layer of [`kiln_device`] asks of it, in calls of the driver.
+//! The device: it implements the driver interface of [`kiln_device`] with calls of NVIDIA's driver.
 
 mod arrival;
 mod direct;

@@ -1,4 +1,4 @@
-//! Finding and opening devices, and what is known of them.
+//! Finding and opening devices, and their properties.
 
 use std::fmt;
 use std::sync::Arc;

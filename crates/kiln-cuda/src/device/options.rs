@@ -1,10 +1,10 @@
-//! How a device is opened.
+//! Options for opening a device.
 
 use std::path::PathBuf;
 
 use kiln_ir::Precision;
 
-/// How a device is opened: by default without files and without clocks.
+/// Options for opening a device. By default kernels are neither cached in files nor timed.
 ///
 /// ```no_run
 /// use kiln_cuda::{CudaDevice, CudaDeviceOptions};
@@ -28,23 +28,23 @@ impl CudaDeviceOptions {
         Self::default()
     }
 
-    /// Measures how long each kernel runs: [`crate::CudaCommandBatch::profile`] returns it. Every kernel is then between two
-    /// marks, which takes longer, and nothing is captured.
+    /// Measures the time of each kernel, which [`crate::CudaCommandBatch::profile`] returns. Every kernel then runs between two
+    /// events, which takes longer, and launches are not captured in a graph.
     pub fn profile(self) -> Self {
         Self { profile: true, ..self }
     }
 
-    /// With what precision products may read their operands, where the device has tensor cores that take them: those from compute
-    /// capability 8.0 on are used.
+    /// Sets the precision with which products may read their operands, if the device has tensor cores that support it: those from
+    /// compute capability 8.0 on are used.
     pub fn precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// Keeps compiled kernels in files in this folder, so that the next process need not compile them again. It is made
-    /// where it is not there; a file for each kernel, kind of device and driver.
+    /// Keeps compiled kernels in files in this folder, so that the next process need not compile them again. The folder is
+    /// created if it does not exist. It has a file for each kernel, kind of device and driver.
     ///
-    /// The driver trusts what a file holds. What was damaged, or made from another text or by another driver, is found and
-    /// replaced; what someone forged is not: the folder has to be one that nobody else may write to.
+    /// The driver trusts the contents of these files. A file that is damaged, or made from another text or by another driver, is
+    /// detected and replaced; a forged file is not: nobody else may have write access to the folder.
     ///
     /// Kernels whose warp groups exchange registers are not in the folder: the driver returns no good code for them. It keeps them in
     /// its own cache (`CUDA_CACHE_PATH`).

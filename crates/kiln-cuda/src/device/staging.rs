@@ -1,5 +1,5 @@
-//! The way between the host and a device: through memory that the device reads and writes by itself, block by block, so
-//! that threads of the host copy some while the device copies others.
+//! Copies between the host and a device through pinned memory, block by block, so that threads of the host copy some blocks
+//! while the device copies others.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

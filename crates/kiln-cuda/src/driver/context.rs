@@ -26,7 +26,7 @@ pub(crate) struct Context {
     device: CUdevice,
     context: CUcontext,
     stream: CUstream,
-    /// Why the device is lost, once it is.
+    /// The reason why the device is lost, once it is.
     lost: Mutex<Option<String>>,
 }
 
@@ -111,7 +111,7 @@ impl Context {
         Ok(open)
     }
 
-    /// The name of the device for people.
+    /// The name of the device, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -210,7 +210,7 @@ impl Context {
         self.run("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) })
     }
 
-    /// Waits until the device uses no memory any more, also if it was declared lost ([`Context::abandon`]): work goes on there.
+    /// Waits until the device uses no memory any more, also if it was declared lost ([`Context::abandon`]), because its work continues.
     pub(super) fn drain(&self) {
         // SAFETY: the stream exists as long as `self` lives.
         self.give_back("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) });

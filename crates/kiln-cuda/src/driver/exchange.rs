@@ -1,4 +1,4 @@
-//! Memory that several devices of the process read and write: of one device each, and mapped for all.
+//! Memory that several devices of the process read and write: each allocation is on one device and mapped for all.
 
 use std::sync::Arc;
 

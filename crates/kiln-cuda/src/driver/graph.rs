@@ -1,4 +1,4 @@
-//! Launches that are captured once and asked for together, again and again.
+//! Launches that are captured once as a graph, which is launched as often as needed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The library of the driver, looked for once.
+//! The library of the driver, which is loaded once.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;

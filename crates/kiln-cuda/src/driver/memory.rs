@@ -1,4 +1,4 @@
-//! Memory of the device, and memory of the host that the device reads and writes by itself.
+//! Device memory, and pinned host memory, which the device reads and writes directly.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ pub struct DeviceMemory {
     origin: Origin,
 }
 
-/// Where device memory comes from, which decides how it is given back.
+/// The origin of device memory, which decides how it is freed.
 #[derive(Debug)]
 enum Origin {
     /// An allocation for the device alone.
@@ -43,7 +43,7 @@ pub(crate) struct Span<'a> {
 }
 
 impl DeviceMemory {
-    /// Allocates this many bytes, more than none.
+    /// Allocates this many bytes, at least one.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`].

@@ -1,7 +1,7 @@
-//! The driver: everything that is unsafe, in types that are not.
+//! Safe types around the calls of NVIDIA's driver.
 //!
-//! What is owned here (contexts, memory, modules, graphs, events) gives itself back when it is dropped and keeps the
-//! context alive that it belongs to. Errors in giving back are logged through `tracing`: no caller is left to return them to.
+//! Contexts, memory, modules, graphs and events release themselves when they are dropped, and keep the context alive that
+//! they belong to. Errors of a release are logged through `tracing`, because a drop cannot return them.
 #![allow(unsafe_code)]
 
 mod context;

@@ -1,4 +1,4 @@
-//! Compiled code, and launches of it.
+//! Compiled modules, their kernels, and launches.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
@@ -125,12 +125,12 @@ impl Drop for Module {
     }
 }
 
-/// When a launch begins.
+/// The time at which a launch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// When all earlier work has ended.
+    /// After all earlier work has ended.
     Behind,
-    /// When the preceding launch allows it: its kernel waits for the remaining dependencies
+    /// As soon as the preceding launch allows it: its kernel waits for the remaining dependencies
     /// ([`reads_early`](kiln_ptx::Kernel::reads_early)). The same as `Behind` if the driver or the device does not
     /// support such launches.
     Beside,
@@ -210,7 +210,7 @@ impl Function {
         Ok(function)
     }
 
-    /// How many of its blocks the device runs at once, if the driver reports it.
+    /// The number of its blocks that the device runs at once, if the driver reports it.
     fn blocks_at_once(&self) -> Result<Option<u32>> {
         let (context, cluster) = (&self.module.context, self.kernel.cluster());
         let Some(max_active_clusters) = context.max_active_clusters() else { return Ok(None) };
@@ -233,9 +233,9 @@ impl Function {
             numAttrs: 1,
         };
         let mut clusters = 0;
+        let what = "querying the occupancy";
         // SAFETY: it writes one number, to a valid place, and reads a configuration whose attribute outlives the call.
-        context
-            .run("querying the occupancy", |_| unsafe { max_active_clusters(&mut clusters, self.function, &config) })?;
+        context.run(what, |_| unsafe { max_active_clusters(&mut clusters, self.function, &config) })?;
         let clusters = u32::try_from(clusters).unwrap_or(0);
         Ok(Some(clusters.saturating_mul(cluster)).filter(|&most| most > 0))
     }
@@ -250,7 +250,7 @@ impl Function {
         [x.min(self.most_blocks), y, z]
     }
 
-    /// How many of its blocks a multiprocessor runs at once.
+    /// The number of its blocks that a multiprocessor runs at once.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].

@@ -1,4 +1,4 @@
-//! NVML, the library beside the driver that watches devices, looked for once.
+//! NVML, the monitoring library that comes with the driver; it is loaded once.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -26,7 +26,7 @@ struct Functions {
     utilization: ReadTwo,
 }
 
-/// What a device does at the moment; none of what it does not tell.
+/// The present clocks, temperature, power and utilisation of a device; `None` for a value that it does not report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Readings {

@@ -1,4 +1,4 @@
-//! Descriptions of tensors, by which copies between global and shared memory run by themselves.
+//! Tensor maps, which describe tensors to the asynchronous copies between global and shared memory.
 
 use std::ffi::c_void;
 

@@ -21,7 +21,7 @@ pub(crate) enum OnTensorCores {
     Warps(AttentionPlan<FlashAttention>),
 }
 
-/// How f16 attention runs on tensor cores, if the device has any and their kernels support the options, the extents and
+/// The kernels of f16 attention on tensor cores, if the device has any and their kernels support the options, the extents and
 /// the scale.
 ///
 /// # Errors

@@ -149,10 +149,10 @@ fn run_together(plan: &mut Lowering<'_>, steps: Vec<Dispatch>) -> Result<()> {
     Ok(())
 }
 
-/// How a product is launched.
+/// The launches of a product.
 struct Cut {
     product: (Code, Launch),
-    /// What adds up parts of the result, with their bytes.
+    /// The kernel that adds up parts of the result, its launch, and the bytes of the parts.
     joining: Option<(quant::JoinParts, Launch, usize)>,
 }
 

@@ -1,4 +1,4 @@
-//! How operations on rows run their kernels: softmax and the normalisations.
+//! The launches of operations on rows: softmax and the normalisations.
 
 use kiln_ptx::kernels::rows::RowsPlan;
 

@@ -1,6 +1,10 @@
 //! The device that tests run on.
 
+#[path = "../../../kiln-device/tests/support/skip.rs"]
+mod skip;
+
 use kiln_cuda::{CudaDevice, CudaDeviceOptions};
+use skip::skip;
 
 /// The first device. Without one the test is skipped, and says so; with `cuda` in `KILN_REQUIRE` it fails instead.
 #[allow(dead_code)] // not every test file with this module needs it
@@ -13,9 +17,7 @@ pub(crate) fn device_with(options: &CudaDeviceOptions) -> Option<CudaDevice> {
     match CudaDevice::open(0, options) {
         Ok(device) => Some(device),
         Err(why) => {
-            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
-            eprintln!("skipped: {why}");
+            skip("cuda", why);
             None
         }
     }

@@ -233,6 +233,9 @@ struct State {
     allocation_fails_in: Option<(u64, bool)>,
     /// Kernels that are compiled until one is refused.
     refused_in: Option<u64>,
+    reads: u64,
+    /// Reads until one ends early.
+    read_fails_in: Option<u64>,
 }
 
 struct Inner {
@@ -326,6 +329,25 @@ impl HostDevice {
     /// Refuses to compile the `n`-th kernel from now on that is not compiled, counted from 0, and all later ones. `None` ends it.
     pub(crate) fn refuse_from(&self, n: Option<u64>) {
         lock(&self.0.state).refused_in = n;
+    }
+
+    /// Lets the `n`-th read from now on, counted from 0, end after half of its bytes. `None` ends it.
+    pub(crate) fn fail_read(&self, n: Option<u64>) {
+        lock(&self.0.state).read_fails_in = n;
+    }
+
+    /// Reads of device memory so far.
+    pub(crate) fn reads(&self) -> u64 {
+        lock(&self.0.state).reads
+    }
+
+    /// Counts a read; whether it is the one that ends early.
+    fn read_fails(&self) -> bool {
+        let mut state = lock(&self.0.state);
+        state.reads += 1;
+        let left = state.read_fails_in;
+        state.read_fails_in = left.and_then(|left| left.checked_sub(1));
+        left == Some(0)
     }
 
     /// Bytes allocated from the driver: live ones, pooled ones, and those beside the pool.
@@ -686,10 +708,19 @@ impl Driver for HostDevice {
         self.submit(|| {})?;
         self.flush();
         self.0.shared.counters.downloaded(bytes);
+        let fails = self.read_fails();
         for read in reads {
-            Span::of(&read.from, 0, read.to.len() as u64)?.read(read.to);
+            let most = if fails { read.to.len() / 2 } else { read.to.len() };
+            Span::of(&read.from, 0, most as u64)?.read(&mut read.to[..most]);
         }
-        Ok(())
+        match fails {
+            true => Err(Error::Driver {
+                what: "reading".into(),
+                device: self.label(),
+                message: "it ended after half of the bytes".into(),
+            }),
+            false => Ok(()),
+        }
     }
 
     async fn wait(&self, waiting: Waiting) -> Result<()> {

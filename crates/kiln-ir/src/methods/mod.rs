@@ -450,7 +450,8 @@ macro_rules! operations {
                 errors: "The errors of [`Operations::rope`]; [`Error::Shape`] when there are more or fewer positions than rows.",
             }
 
-            /// Quantises `x` along its last dimension.
+            /// Quantises `x` along its last dimension. Magnitudes beyond the range of the format saturate:
+            /// [`QuantFormat::saturated_blocks`](crate::QuantFormat::saturated_blocks) counts the blocks that have some.
             quantize {
                 group: Quantised, tensors: (x), params: (format: QuantFormat), op: Quantize { format }, results: (Bytes),
             }

@@ -445,7 +445,8 @@ pub trait Operations {
         self.run_into(&Cast { to: U::DTYPE }.into(), &[x], &mut [U::data_mut(out)])
     }
 
-    /// Quantises rows of `columns` elements.
+    /// Quantises rows of `columns` elements. Magnitudes beyond the range of the format saturate:
+    /// [`QuantFormat::saturated_blocks`] counts the blocks that have some.
     ///
     /// # Errors
     /// [`Error::Format`] when a row is not whole blocks, [`Error::Shape`] when `x` is not whole rows.

@@ -605,7 +605,7 @@ mod exact {
         libm::erf(x)
     }
 
-    /// What the error of a function of a gate times another operand is relative to: the product, and what of it vanishes where a
+    /// The magnitude of the error of a function of a gate times another operand: the product, and the part that vanishes where a
     /// device takes a subnormal function for zero, which is below 2⁻¹²⁶ and counted in units of 2⁻²⁴.
     pub fn gated_magnitude(function: f64, up: f64) -> f64 {
         (function * up).abs() + up.abs() * f64::powi(2.0, 24 - 126)

@@ -4,7 +4,8 @@ use crate::{DType, Error, QuantFormat, Result, Shape, TensorType};
 
 /// Writes f32 as blocks of a quantised format, along the last dimension.
 ///
-/// The bytes are those of [`QuantFormat::encode`] on every backend.
+/// The bytes are those of [`QuantFormat::encode`] on every backend. Magnitudes beyond the range of the format saturate:
+/// [`QuantFormat::saturated_blocks`] counts the blocks that have some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quantize {
     /// The format to write.

@@ -34,10 +34,10 @@ pub(super) fn read(name: &str, file: &Gguf<'_>) -> Result<Parts> {
             // A matrix of one row, whose leading extent of 1 some writers omit.
             [columns] => [1, columns],
             [rows, columns] => [rows, columns],
-            _ => return wrong(format!("tensor {:?} is {}, and no matrix", info.name(), ty.shape)),
+            _ => return wrong(format!("tensor {:?} is {}, a matrix is expected", info.name(), ty.shape)),
         };
         if !matches!(ty.dtype, DType::F32 | DType::F16 | DType::Bf16 | DType::Blocks(_)) {
-            return wrong(format!("tensor {:?} is of {}, which no matrix of weights is", info.name(), ty.dtype));
+            return wrong(format!("tensor {:?} has type {}, which weights cannot have", info.name(), ty.dtype));
         }
         modules.add(key, side, info.name(), Matrix::from_bytes(view.bytes(), ty.dtype, [rows, columns])?)?;
     }

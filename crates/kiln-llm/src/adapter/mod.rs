@@ -45,7 +45,7 @@ use crate::{Error, Result};
 #[derive(Clone)]
 pub struct Adapter(Arc<Parts>);
 
-/// What an adapter adds to one projection.
+/// The update that an adapter makes to one projection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdapterModule<'a> {
     /// The number of the layer, from 0 on.
@@ -58,7 +58,7 @@ pub struct AdapterModule<'a> {
     pub outputs: usize,
     /// The rows of A, and the columns of B.
     pub rank: usize,
-    /// What the product is multiplied by before the scale of its use.
+    /// The factor f of the product, before the scale that is chosen when the adapter is used.
     pub factor: f32,
 }
 
@@ -82,7 +82,7 @@ pub struct QkvLora<'a> {
     pub v_b: &'a [f32],
     /// The rank of all of them.
     pub rank: usize,
-    /// What the products are multiplied by: `alpha / rank`.
+    /// The factor of the products: `alpha / rank`.
     pub scale: f32,
 }
 
@@ -102,8 +102,8 @@ impl Adapter {
     ///
     /// # Errors
     /// [`Error::File`] for a GGUF file that is not valid, [`Error::Folder`] for files of a folder that are missing or not valid,
-    /// [`Error::Adapter`] for adapters of another kind, tensors that nothing is computed with, elements that are not finite, and
-    /// matrices that do not belong together.
+    /// [`Error::Adapter`] for adapters of another kind, unsupported tensors, elements that are not finite, and matrices that do not
+    /// belong together.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         match path.is_dir() {
@@ -112,7 +112,7 @@ impl Adapter {
         }
     }
 
-    /// The adapter in a GGUF file. Errors give it this name.
+    /// Reads an adapter from a GGUF file. Error messages use this name for it.
     ///
     /// # Errors
     /// The errors of [`Adapter::load`].
@@ -120,8 +120,8 @@ impl Adapter {
         gguf::read(name, file).map(Self::new)
     }
 
-    /// The adapter that PEFT writes, from the text of `adapter_config.json` and the bytes of `adapter_model.safetensors`. Errors give it
-    /// this name.
+    /// Reads an adapter that PEFT saved, from the text of `adapter_config.json` and the bytes of `adapter_model.safetensors`. Error
+    /// messages use this name for it.
     ///
     /// # Errors
     /// The errors of [`Adapter::load`].
@@ -129,10 +129,10 @@ impl Adapter {
         peft::read(name, config, Path::new("adapter_model.safetensors"), weights).map(Self::new)
     }
 
-    /// The adapter of these layers, the first one first.
+    /// Makes an adapter of the updates of all layers, in their order.
     ///
     /// # Errors
-    /// [`Error::Adapter`] where a pair has one matrix alone, or matrices that are not whole rows of the rank.
+    /// [`Error::Adapter`] if a pair has only one matrix, or matrices that are not whole rows of the rank.
     pub fn from_qkv(name: &str, layers: &[QkvLora<'_>]) -> Result<Self> {
         let mut modules = Modules::new(name);
         for (layer, of) in layers.iter().enumerate() {
@@ -142,7 +142,7 @@ impl Adapter {
                 }
                 let rank = of.rank;
                 if rank == 0 || !a.len().is_multiple_of(rank) || !b.len().is_multiple_of(rank) {
-                    let reason = format!("of {} and {} elements are no matrices of rank {rank}", a.len(), b.len());
+                    let reason = format!("of {} and {} elements are not matrices of rank {rank}", a.len(), b.len());
                     return Err(Error::adapter(name, format!("layer {layer}, {stem}: A and B {reason}")));
                 }
                 let of_file = |side: &str| format!("blk.{layer}.{stem}.weight.{side}");
@@ -157,17 +157,17 @@ impl Adapter {
         modules.into_parts(None, RowOrder::Model, |(layer, _), _| Ok(layers[layer].scale)).map(Self::new)
     }
 
-    /// What errors call the adapter: its path, or the name that it was given.
+    /// The name of the adapter in error messages: its path, or the name that it was given.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The architecture of the models that it is for, where it names one. PEFT adapters do not.
+    /// The architecture of the models that it is for, if it names one. PEFT adapters do not.
     pub fn architecture(&self) -> Option<&str> {
         self.0.architecture.as_deref()
     }
 
-    /// The projections that it changes, those of the first layer first.
+    /// The projections that it changes, ordered by layer.
     pub fn modules(&self) -> impl Iterator<Item = AdapterModule<'_>> {
         self.0.modules.iter().map(|(&(layer, projection), module)| AdapterModule {
             layer,

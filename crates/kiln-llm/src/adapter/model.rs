@@ -14,11 +14,11 @@ pub struct AdaptedModel<'m> {
 }
 
 impl Model<'_> {
-    /// The model with adapters, whose sessions switch between them from one step to the next.
+    /// Returns the model with adapters; its sessions can switch between them from one step to the next.
     ///
-    /// The matrices of all adapters are stacked beside the weights: a step reads those of adapters that are not used, too, and multiplies
-    /// them by 0. So it costs what one adapter of the sum of their ranks costs, and a switch costs nothing but the keys and values of the
-    /// tokens so far. Sessions of [`Model::session`] are free of all of it.
+    /// The matrices of all adapters are stacked beside the weights: a step reads those of unused adapters, too, and multiplies
+    /// them by 0. So a step costs as much as with one adapter whose rank is the sum of their ranks, and a switch only computes the keys and
+    /// values of the tokens so far again. Sessions of [`Model::session`] have no such cost.
     ///
     /// # Errors
     /// [`Error::AdapterArchitecture`](crate::Error::AdapterArchitecture) for an adapter of another architecture,
@@ -50,7 +50,7 @@ impl<'m> AdaptedModel<'m> {
         self.set.adapters()
     }
 
-    /// A new, empty sequence of tokens, which uses none of the adapters until [`Session::set_adapter`] says so.
+    /// Makes an empty session, which uses none of the adapters until [`Session::set_adapter`] selects one.
     ///
     /// # Errors
     /// The errors of [`Session::new`].

@@ -6,7 +6,7 @@ use kiln::{DType, Tensor, bf16, f16};
 
 use crate::{Error, Result};
 
-/// What an adapter is.
+/// The contents of an adapter.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) name: String,
@@ -111,7 +111,7 @@ impl<'n> Modules<'n> {
         }
         let place = &mut self.found.entry(key).or_default()[side as usize];
         if place.is_some() {
-            return wrong("is there twice".to_owned());
+            return wrong("occurs twice".to_owned());
         }
         *place = Some(matrix);
         Ok(())
@@ -142,7 +142,7 @@ impl<'n> Modules<'n> {
             modules.insert(key, Module { a, b, factor });
         }
         if modules.is_empty() {
-            return Err(wrong("it changes nothing: there is no pair of matrices A and B in it".to_owned()));
+            return Err(wrong("it changes nothing: at least one pair of matrices A and B is expected".to_owned()));
         }
         Ok(Parts { name: self.name.to_owned(), architecture, order, modules })
     }

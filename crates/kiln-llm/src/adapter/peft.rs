@@ -110,7 +110,7 @@ pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Res
             wrong(format!("tensor {:?} has type {}; F32, F16 and BF16 are supported", info.name, info.dtype))
         })?;
         let &[rows, columns] = &*info.shape else {
-            return Err(wrong(format!("tensor {:?} is {:?}, and no matrix", info.name, info.shape)));
+            return Err(wrong(format!("tensor {:?} is {:?}, a matrix is expected", info.name, info.shape)));
         };
         let matrix = Matrix::from_bytes(&weights[info.bytes.clone()], dtype, [rows, columns])?;
         modules.add(key, side, &info.name, matrix)?;

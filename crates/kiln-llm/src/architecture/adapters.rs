@@ -1,5 +1,5 @@
 //! Adapters beside the weights of a decoder: the matrices of all adapters of a session are stacked, so that its graphs are recorded
-//! once, and which adapters are used is data.
+//! once, and the choice of adapters is data.
 
 use std::ops::Range;
 use std::sync::Arc;

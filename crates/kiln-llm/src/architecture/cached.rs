@@ -1,4 +1,4 @@
-//! How the tokens of a graph see the keys and values that are kept.
+//! Attention of the tokens of a graph to cached keys and values.
 
 use kiln::graph::TensorId;
 use kiln::op::{Attention, AttentionOperands};
@@ -17,7 +17,7 @@ pub(super) enum Heads {
     Keys,
 }
 
-/// What attention multiplies.
+/// The operands of attention.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attended {
     pub(super) q: TensorId,
@@ -27,7 +27,7 @@ pub(super) struct Attended {
     pub(super) sinks: Option<TensorId>,
 }
 
-/// How the tokens of a graph are related.
+/// The relation between the tokens of a graph.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cached {
     /// Consecutive tokens of one sequence.

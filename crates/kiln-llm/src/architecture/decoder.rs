@@ -1,5 +1,5 @@
-//! The decoder that most architectures are: blocks of attention and of a gated feed-forward network, each with a root-mean-square
-//! norm before it, after it or both, and added to what it reads.
+//! The decoder of most architectures: blocks of attention and of a gated feed-forward network, each with a root-mean-square
+//! norm before it, after it or both, and a residual connection around it.
 
 use kiln::graph::TensorId;
 use kiln::op::{Attention, Rope, WriteRows};
@@ -217,7 +217,7 @@ impl<'e> Step<'e> {
         self.outcome.begin(&mut self.forward.batch, self.forward.tokens, choice, waiting).await
     }
 
-    /// How long each kernel of the last execution ran.
+    /// The time of each kernel of the last execution.
     #[cfg(not(browser_gpu))]
     pub(crate) fn profile(&self) -> Result<kiln::KernelProfile> {
         Ok(self.forward.batch.profile()?)
@@ -236,7 +236,7 @@ impl<'e> Step<'e> {
         Ok(self.forward.batch.planned_bytes(&self.outcome.greatest_wanted(), place)?)
     }
 
-    /// Where a token is computed, and why.
+    /// Explains where a token is computed, and why.
     pub(crate) fn explain(&self) -> Result<kiln::Explanation> {
         Ok(self.forward.batch.explain(&self.outcome.greatest_wanted())?)
     }

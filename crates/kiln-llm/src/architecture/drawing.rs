@@ -23,7 +23,7 @@ pub(super) struct Drawing {
     /// k.
     count: usize,
     inputs: Inputs,
-    /// What the inputs hold.
+    /// The values of the inputs, if all were set.
     set: Option<Draw>,
     token: TensorId,
 }
@@ -96,7 +96,7 @@ impl Drawing {
         Ok(Self { candidates, count, inputs, set: None, token })
     }
 
-    /// How many candidates it draws among.
+    /// The number of candidates that it draws among.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -114,7 +114,7 @@ impl Drawing {
     /// Sets how the next execution draws: only what changes.
     pub(super) fn set(&mut self, batch: &mut Batch<'_>, draw: Draw) -> Result<()> {
         let Inputs { top_p, least, sharpness, at } = self.inputs;
-        // Until everything is set, nothing is known.
+        // An error in between leaves `None`, so the next call sets all inputs.
         let was = self.set.take();
         let numbers = |draw: Draw| [draw.top_p, draw.min_p.ln().max(f32::MIN), 1.0 / draw.temperature, draw.at];
         // Nothing equals NaN.

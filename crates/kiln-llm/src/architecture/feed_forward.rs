@@ -1,4 +1,5 @@
-//! The feed-forward part of a block: a gated network, or a mixture of experts: several networks, some of them chosen by a router for each token.
+//! The feed-forward part of a block: a gated network, or a mixture of experts, which are several networks that a router chooses from
+//! for each token.
 
 use kiln::graph::TensorId;
 use kiln::op::{AllReduce, Matmul};

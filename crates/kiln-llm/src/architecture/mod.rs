@@ -1,10 +1,10 @@
-//! Architectures: what a model computes, one row each.
+//! Architectures: the computations of models, described by a table with one row for each architecture.
 //!
-//! Decoders continue texts, and encoders, which [`encoder`] describes, give them embeddings.
+//! Decoders continue texts; encoders ([`encoder`]) compute embeddings of texts.
 //!
-//! Most decoders are one block with options: [`decoder`] records it. Biases, fused projections, norms of query and key heads and the
-//! frequency factors of rotations are used where a file has such tensors, and scales, caps and windows where it has such keys. A
-//! row says what neither shows.
+//! Most decoders are one block with options, which [`decoder`] records. Biases, fused projections, norms of query and key heads and the
+//! frequency factors of rotations are used if a file has such tensors, and scales, caps and windows if it has such keys. A row of the
+//! table has the properties that neither tensors nor keys show.
 
 mod adapters;
 mod cached;

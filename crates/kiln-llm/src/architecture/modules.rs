@@ -1,4 +1,4 @@
-//! The names of what adapters may change.
+//! The names of the projections that adapters may change.
 
 /// The projections that adapters may change, by their names in GGUF files: the separate ones of a layer, then
 /// `attn_qkv`, which stacks queries, keys and values. `ffn_up` may stack gate and up.

@@ -1,4 +1,4 @@
-//! What follows rows of a graph: logits, the likeliest tokens, or the likeliest one.
+//! The results for rows of a graph: logits, the likeliest tokens, or the likeliest token.
 
 use kiln::graph::TensorId;
 use kiln::waiting::{Arriving, Waiting};
@@ -57,7 +57,7 @@ impl Outcome {
     pub(super) async fn logits(&self, batch: &mut Batch<'_>, waiting: Waiting) -> Result<Vec<f32>> {
         match batch.run_waiting(&[self.logits], waiting).await?.pop() {
             Some(Buffer::F32(logits)) => Ok(logits),
-            _ => Err(Error::model("logits", "they are not of f32")),
+            _ => Err(Error::model("logits", "they have another type than f32")),
         }
     }
 
@@ -120,7 +120,7 @@ impl Outcome {
         Ok(rows.iter().map(|&row| found.of_row(row, &results)).collect())
     }
 
-    /// What draws a token like this, recorded if it is not there.
+    /// The drawing for these settings, recorded if it is missing.
     pub(super) fn drawing(&mut self, batch: &mut Batch<'_>, draw: Draw) -> Result<&Drawing> {
         let count = draw.count.min(self.vocabulary);
         let at = match self.drawings.iter().position(|drawing| drawing.count() == count) {
@@ -135,7 +135,7 @@ impl Outcome {
         Ok(&self.drawings[at])
     }
 
-    /// At least the `count` likeliest tokens, recorded if they are not there.
+    /// At least the `count` likeliest tokens, recorded if they are missing.
     fn found(&mut self, batch: &mut Batch<'_>, count: usize) -> Result<Candidates> {
         let count = count.next_multiple_of(COUNTED_BY).min(self.vocabulary);
         if let Some(found) = self.candidates.iter().find(|candidates| candidates.count == count) {

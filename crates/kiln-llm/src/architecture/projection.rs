@@ -1,4 +1,4 @@
-//! Matrices of a layer with what is added to their products, and how they are read by name.
+//! The projections of a layer: matrices with biases and adapters, read by their names.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The rotations of queries and keys: what the keys of a file say of them, and the factors that divide their angles.
+//! The rotations of queries and keys: their settings from the keys of a file, and the factors that divide their angles.
 
 use std::f64::consts::PI;
 
@@ -176,11 +176,11 @@ impl Rotary {
             (Some(_), Some(_)) => {
                 return Err(Error::model(
                     "weights",
-                    "rope_freqs.weight and rope.scaling say twice how positions are scaled",
+                    "rope_freqs.weight and rope.scaling both scale positions; one of them is expected",
                 ));
             }
             (Some(_), None) | (None, Some(_)) if by_context => {
-                return Err(Error::model("weights", format!("{long} is not the only factors of rotations")));
+                return Err(Error::model("weights", format!("{long} is not the only source of factors")));
             }
             (Some(all), None) => Factors::All(all),
             (None, Some(computed)) => Factors::All(Tensor::from_vec(computed, &pairs)?),

@@ -67,7 +67,7 @@ pub(crate) struct Rows<'e> {
 }
 
 impl<'e> Rows<'e> {
-    /// How long each kernel of the last execution ran.
+    /// The time of each kernel of the last execution.
     #[cfg(not(browser_gpu))]
     pub(crate) fn profile(&self) -> Result<kiln::KernelProfile> {
         Ok(self.batch.profile()?)

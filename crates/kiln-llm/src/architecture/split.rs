@@ -2,7 +2,8 @@
 //!
 //! Each device has some heads of every layer, and some of the elements between the two products of its feed-forward network. So
 //! rows of the matrices Q, K, V, G and U are divided, and columns of O and D, whose products are then summed over the devices. Each
-//! device computes the logits of some tokens, and gets those of the others. Everything else is on all of them. The source is Shoeybi et al. 2019, Megatron-LM, section 3.
+//! device computes the logits of some tokens, and receives those of the others. Everything else is on all devices. The source is
+//! Shoeybi et al. 2019, Megatron-LM, section 3.
 
 use kiln::waiting::wait;
 use kiln::{Bool, Buffer, DType, Tensor, TensorType};
@@ -15,7 +16,7 @@ use crate::config::{Config, Experts};
 use crate::{Error, Result};
 
 impl Config {
-    /// What each of this many devices computes.
+    /// Returns the configuration of the part that each of this many devices computes.
     ///
     /// # Errors
     /// [`Error::Model`] where heads or elements cannot be divided evenly, and for norms of all heads together.

@@ -1,11 +1,11 @@
-//! The table of architectures: what neither the tensors nor the keys of a file show.
+//! The table of architectures: properties that neither the tensors nor the keys of a file show.
 
 use kiln::op::RopeStyle;
 use kiln_gguf::Metadata;
 
 use crate::{Error, Result};
 
-/// What a model computes, and so the type of this crate that loads it.
+/// The kind of a model, which determines the type of this crate that loads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelKind {
     /// Predicts the next token: [`Model`](crate::Model).
@@ -15,7 +15,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// The kind of the model in a GGUF file with these metadata.
+    /// Returns the kind of the model in a GGUF file with these metadata.
     ///
     /// # Errors
     /// [`Error::UnsupportedArchitecture`]; [`Error::File`] where the file does not name its architecture.
@@ -37,9 +37,9 @@ impl ModelKind {
 pub(crate) struct Architecture {
     /// The value of `general.architecture`.
     pub(crate) name: &'static str,
-    /// Which elements of queries and keys are rotated together.
+    /// The elements of queries and keys that are rotated together.
     pub(crate) rope: RopeStyle,
-    /// What the norms of a block are applied to.
+    /// The operands of a block's norms.
     pub(crate) norms: Norms,
     /// The name of the norm of the input of the feed-forward network.
     pub(crate) ffn_norm: &'static str,
@@ -78,7 +78,7 @@ pub(crate) enum Norms {
     Around,
 }
 
-/// How queries and keys are normalised.
+/// The normalisation of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeadNorms {
     /// Each head separately, all with the same weights.
@@ -114,7 +114,7 @@ pub(crate) struct Caps {
     pub(crate) logits: Option<f32>,
 }
 
-/// Which layers see only the last keys.
+/// The layers that see only the last keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Windows {
     /// The number of keys for files without the key.
@@ -125,7 +125,7 @@ pub(crate) struct Windows {
     pub(crate) rope: WindowRope,
 }
 
-/// How layers with a window rotate queries and keys.
+/// The rotation of queries and keys in layers with a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum WindowRope {
     /// Like other layers.

@@ -26,16 +26,16 @@ pub(crate) struct Weights {
     pub(super) rotations: Vec<Rotary>,
 }
 
-/// The weights that one token is computed with: what limits how many tokens a second a device can compute.
+/// The work of one token, which limits the number of tokens per second that a device can compute.
 #[cfg(not(target_arch = "wasm32"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TokenWork {
-    /// Bytes that the generation of a token reads: the weights of all layers and of the logits. Of a mixture of experts, those of
+    /// Bytes that the generation of a token reads: the weights of all layers and of the logits. A mixture of experts counts with
     /// the experts that a token uses. Keys, values and the token's row of the embedding are not counted.
     pub bytes: u64,
     /// Floating-point operations of a token of a prompt: two for each element of the matrices of layers. Attention, which depends on
-    /// the context, and the logits, which the last token alone needs, are not counted.
+    /// the context, and the logits, which only the last token needs, are not counted.
     pub flops: u64,
 }
 
@@ -124,7 +124,7 @@ impl Weights {
         self.layers.iter().flat_map(Layer::tensors).chain(self.ends()).collect()
     }
 
-    /// What one token is computed with.
+    /// The work of one token.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn token_work(&self) -> TokenWork {
         let layers = || self.layers.iter().flat_map(Layer::shares);

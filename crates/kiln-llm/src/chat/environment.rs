@@ -1,4 +1,4 @@
-//! The environment that templates are written for: Jinja as transformers sets it up.
+//! The environment of templates: Jinja with the functions and filters of the library transformers.
 
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};

@@ -29,7 +29,7 @@ pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -
     Ok(is_needed.then_some((guard, messages)))
 }
 
-/// What is known of control tokens.
+/// The beginnings and tags of control tokens.
 struct Control {
     /// Their first bytes.
     begins: [bool; 256],

@@ -1,4 +1,4 @@
-//! Chats as prompts: the chat template of a model, rendered and tokenized.
+//! Chat templates: render conversations as prompts, and tokenize them.
 
 mod environment;
 mod guard;
@@ -82,14 +82,14 @@ impl Templates {
 
 /// A chat template: makes the prompt of a conversation, in the form that a model was trained with.
 ///
-/// Templates are written in Jinja, in an environment as that of the Python library transformers: `messages`, `add_generation_prompt`,
+/// Templates are written in Jinja, for the environment of the Python library transformers: `messages`, `add_generation_prompt`,
 /// `bos_token`, `eos_token`, `tools` and `documents` (both `none`), `raise_exception`, `strftime_now` (in UTC), `tojson`, methods of
 /// Python's strings, lists and dictionaries, and loop controls.
 ///
-/// A template comes with a file, so it may be hostile. It reaches no files and no network, and one that loops, recurses or prints
-/// without end is an error. The memory of values that a template computes and does not print is not limited.
+/// A template is part of a downloaded file, so it may be malicious. It cannot access files or the network, and endless loops,
+/// recursion and output are errors. The memory of values that a template computes but does not print is not limited.
 ///
-/// The answers of some models, such as gpt-oss, have parts that are not for the conversation: see [`Reply`].
+/// The answers of some models, such as gpt-oss, have parts that do not belong in the conversation: see [`Reply`].
 ///
 /// ```no_run
 /// # fn main() -> kiln_llm::Result<()> {
@@ -115,10 +115,10 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. The tokenizer gives the texts of BOS and EOS; where it has no such token they are empty.
+    /// Compiles a template. The tokenizer provides the texts of BOS and EOS, which are empty if it lacks the token.
     ///
     /// # Errors
-    /// [`Error::Template`] where the source is not a template.
+    /// [`Error::Template`] if the source is not a template.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
         let text = |id: Option<u32>| {
             let bytes = id.and_then(|id| tokenizer.token(id)).unwrap_or_default();
@@ -129,20 +129,20 @@ impl ChatTemplate {
         Ok(Self { environment, bos: text(ids.bos), eos: text(ids.eos), seconds: None })
     }
 
-    /// Sets the time that `strftime_now` gives, in seconds since 1970-01-01 00:00:00 UTC, in place of the present. Prompts that name
-    /// the date are then the same every day.
+    /// Sets the time that `strftime_now` uses instead of the current time, in seconds since 1970-01-01 00:00:00 UTC. Prompts that
+    /// contain the date are then the same every day.
     #[must_use]
     pub fn at(mut self, seconds: u64) -> Self {
         self.seconds = Some(seconds);
         self
     }
 
-    /// The prompt of a conversation. With `answer` it ends where the model's answer begins.
+    /// Returns the prompt of a conversation as text. With `answer` it ends where the model's answer begins.
     ///
-    /// [`ChatTemplate::encode`] makes tokens of it; of this text alone it cannot be said what a user wrote.
+    /// To get tokens, call [`ChatTemplate::encode`]: this text alone does not show which parts of it a user wrote.
     ///
     /// # Errors
-    /// [`Error::Template`] where the template refuses the conversation or fails.
+    /// [`Error::Template`] if the template refuses the conversation or fails.
     pub fn render(&self, messages: &[Message], answer: bool) -> Result<String> {
         self.render_at(messages, answer, self.seconds.unwrap_or_else(time::now))
     }
@@ -180,18 +180,18 @@ impl ChatTemplate {
         String::from_utf8(output.bytes).map_err(|error| Error::Template { reason: error.to_string() })
     }
 
-    /// The tokens of the prompt of a conversation. With `answer` they end where the model's answer begins.
+    /// Returns the tokens of the prompt of a conversation. With `answer` they end where the model's answer begins.
     ///
-    /// Only what the template itself writes becomes tokens that direct the model: a message that spells `<|im_end|>` stays text. To
-    /// tell the two apart the template is rendered a second time, with a character that occurs nowhere else behind each character of
-    /// the messages that could begin such a token (but for `<name>`, `</name>`, `[NAME]` and `[/NAME]` that are no such tokens, since
-    /// templates look for these in answers). The character is dropped before the text is cut into words.
+    /// Only text of the template itself becomes control tokens: a message that spells `<|im_end|>` stays text. To distinguish the two,
+    /// the template is rendered a second time with a guard, a character that occurs nowhere else, after each character of the messages
+    /// that could begin such a token. Tags (`<name>`, `</name>`, `[NAME]` and `[/NAME]`) that are not tokens get no guard, because
+    /// templates search for them in answers. The guards are removed before the text is split into words.
     ///
-    /// The token that the model wants in front of a text (BOS) is added where the template does not write it.
+    /// The token that the model requires before a text (BOS) is added if the template does not write it.
     ///
     /// # Errors
-    /// The errors of [`ChatTemplate::render`], and [`Error::Template`] where the template changes the very text that could be taken for a token,
-    /// so that its origin is not known.
+    /// The errors of [`ChatTemplate::render`], and [`Error::Template`] if the template changes text that could be taken for a token, so
+    /// that its origin is unknown.
     pub fn encode(&self, tokenizer: &Tokenizer, messages: &[Message], answer: bool) -> Result<Vec<u32>> {
         let seconds = self.seconds.unwrap_or_else(time::now);
         let text = self.render_at(messages, answer, seconds)?;

@@ -1,4 +1,4 @@
-//! Replies of models: what is the answer, and what is not.
+//! Replies of models: separates the answer from thinking and tool calls.
 
 use crate::{Decoder, Tokenizer};
 
@@ -8,7 +8,7 @@ use crate::{Decoder, Tokenizer};
 pub enum Channel {
     /// The answer: for the user, and for the conversation that the model sees later.
     Answer,
-    /// The chain of thought, which the conversation leaves out.
+    /// The chain of thought, which is not part of the conversation.
     Thinking,
     /// The call of a tool.
     ToolCall,
@@ -16,10 +16,10 @@ pub enum Channel {
 
 /// Separates the answer of a model from its thinking, token by token.
 ///
-/// gpt-oss writes messages in the format harmony, `<|channel|>analysis<|message|>...<|end|>`. Their channel says what they are: `analysis`
-/// is thinking, a message to a recipient (`to=functions.x`) is a call of a tool, and all others, such as `final`, are the answer. The format
-/// wants a later prompt to have the answer alone. For models without the tokens of this format everything is the answer, also text between
-/// `<think>` and `</think>`, which templates of such models leave out themselves.
+/// gpt-oss writes messages in the format harmony, `<|channel|>analysis<|message|>...<|end|>`. The channel names the kind of a message:
+/// `analysis` is thinking, a message to a recipient (`to=functions.x`) is a tool call, and all others, such as `final`, are the answer.
+/// The format requires that later prompts contain only the answer. For models without the tokens of this format everything is the answer,
+/// also text between `<think>` and `</think>`, which the templates of such models remove.
 ///
 /// ```no_run
 /// # fn main() -> kiln_llm::Result<()> {

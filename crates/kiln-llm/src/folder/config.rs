@@ -1,4 +1,4 @@
-//! What a `config.json` says, as the keys of a GGUF file: models of both kinds are then read by the same code.
+//! Translates a `config.json` to the keys of a GGUF file, so that the same code reads models of both kinds.
 
 use std::f64::consts::TAU;
 use std::path::Path;
@@ -19,7 +19,7 @@ const MOST_HEAD: usize = 1 << 16;
 /// The translation of a `config.json`.
 #[derive(Debug)]
 pub(super) struct Translated {
-    /// How tensors of mixtures are named.
+    /// The names of the tensors of mixtures.
     pub(super) experts: Option<ExpertNames>,
     /// A GGUF file that contains only metadata.
     pub(super) metadata: Vec<u8>,
@@ -28,7 +28,7 @@ pub(super) struct Translated {
     pub(super) tied: bool,
     /// Whether norms multiply by 1 + w.
     pub(super) plus_one: bool,
-    /// Which layers rotate queries and keys, if the file states it.
+    /// Whether each layer rotates queries and keys, if the file states it.
     pub(super) rotates: Option<Vec<bool>>,
     /// The divisors of angles, by their names in GGUF files.
     pub(super) divisors: Vec<(&'static str, Vec<f32>)>,

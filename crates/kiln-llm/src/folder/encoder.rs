@@ -1,4 +1,4 @@
-//! What the folder of an encoder says: `config.json` as the keys of a GGUF file, and how texts become embeddings in the files of
+//! The folder of an encoder: `config.json` as the keys of a GGUF file, and the settings of embeddings in the files of
 //! sentence-transformers.
 
 use std::path::Path;
@@ -63,7 +63,7 @@ fn refuse_what_is_not_computed(config: &Object<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Reads how a folder's texts become embeddings: `modules.json`, or `1_Pooling` without it,
+/// Reads the settings of a folder's embeddings: `modules.json`, or `1_Pooling` without it,
 /// `sentence_bert_config.json`, and `model_max_length` of `tokenizer_config.json`. The defaults are those of
 /// sentence-transformers: the mean, and texts of any length, which is `usize::MAX`.
 ///
@@ -153,7 +153,7 @@ fn pooling_of(path: &Path) -> Result<Pooling> {
         ["cls"] => Ok(Pooling::Cls),
         ["lasttoken"] => Ok(Pooling::Last),
         other => {
-            let reason = format!("pooling by {other:?} is not supported, one of mean, cls and lasttoken is");
+            let reason = format!("pooling by {other:?} is not supported; supported are mean, cls and lasttoken");
             Err(Error::folder(path, reason))
         }
     }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// Which layers have a window.
+/// The layers with a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Windows {
     None,
@@ -110,7 +110,7 @@ pub(super) static GPT_OSS_ROPE: LazyLock<Map<String, Value>> = LazyLock::new(|| 
     rope.as_object().cloned().unwrap_or_default()
 });
 
-/// What the activation of gpt-oss is computed with; the keys of other numbers are refused.
+/// The numbers in the activation of gpt-oss, by their keys; other values are refused.
 pub(super) const GPT_OSS_GATE: [(&str, f64); 2] = [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)];
 
 const OLMO2: Family = Family { model_type: "olmo2", architecture: "olmo2", eps: 1e-5, ..LLAMA };

@@ -39,7 +39,7 @@ pub struct Folder {
     by_name: HashMap<String, (usize, usize)>,
 }
 
-/// What a folder says of a tensor.
+/// The description of a tensor in a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FolderTensor<'a> {
     /// The name.
@@ -50,7 +50,7 @@ pub struct FolderTensor<'a> {
     pub shape: &'a [usize],
     /// The bytes that it takes.
     pub bytes: usize,
-    /// Whether weights of this type are supported, or nothing is computed with the tensor.
+    /// Whether weights of this type are supported; also true for tensors that models do not use.
     pub is_supported: bool,
 }
 
@@ -59,12 +59,12 @@ impl Folder {
     /// mapped into memory and must not change while the model lives.
     ///
     /// # Errors
-    /// [`Error::File`] where the system does not give a file, [`Error::Folder`] where one is not valid or missing.
+    /// [`Error::File`] if a file cannot be opened, [`Error::Folder`] if one is missing or not valid.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::with(path.as_ref(), |path| Bytes::map(path))
     }
 
-    /// The same with the files read into memory: they may change later.
+    /// Opens a folder and reads its files into memory, so that they may change later.
     ///
     /// # Errors
     /// The errors of [`Folder::open`].
@@ -75,7 +75,7 @@ impl Folder {
     fn with(path: &Path, load: impl Fn(&Path) -> kiln_gguf::Result<Bytes>) -> Result<Self> {
         let config = needed(&path.join("config.json"))?;
         let (one, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
-        // The tensor names of the index, if there is one, each with its file.
+        // The tensor names of the index, if the folder has one, each with its file.
         let (mut expected, mut paths) = (Vec::new(), Vec::new());
         if one.exists() {
             paths.push(one);
@@ -86,7 +86,7 @@ impl Folder {
             for (tensor, file) in map {
                 // A file outside of the folder is not accepted.
                 let file = file.as_str().filter(|file| is_plain(file)).ok_or_else(|| {
-                    let reason = format!("tensor {tensor:?} is not given the name of a file in the folder, {file}");
+                    let reason = format!("tensor {tensor:?} needs the name of a file in the folder, found {file}");
                     Error::folder(&index, reason)
                 })?;
                 names.insert(file);
@@ -118,12 +118,12 @@ impl Folder {
         Ok(Self { path: path.to_owned(), config, files, by_name })
     }
 
-    /// The files of weights, and their bytes.
+    /// The paths of the files of weights, with their bytes.
     pub fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
         self.files.iter().map(|file| (&*file.path, (*file.bytes).as_ref().len()))
     }
 
-    /// What the files say of their tensors.
+    /// The descriptions of all tensors.
     pub fn tensors(&self) -> impl Iterator<Item = FolderTensor<'_>> {
         self.files.iter().flat_map(|file| &file.infos).map(|info| FolderTensor {
             name: &info.name,
@@ -144,7 +144,7 @@ impl Folder {
     /// The kind of the model, which `model_type` of `config.json` names.
     ///
     /// # Errors
-    /// [`Error::UnsupportedArchitecture`]; [`Error::Folder`] where there is no such key.
+    /// [`Error::UnsupportedArchitecture`]; [`Error::Folder`] if the key is missing.
     pub fn kind(&self) -> Result<ModelKind> {
         let path = self.path.join("config.json");
         let config = Object::of(&path, &self.config)?;
@@ -164,10 +164,11 @@ impl Folder {
         std::iter::once(&self.config).chain(self.config.get("text_config"))
     }
 
-    /// The tokenizer: `tokenizer.json`, with the special tokens of `tokenizer_config.json`, `generation_config.json` and `config.json`.
+    /// Reads the tokenizer: `tokenizer.json`, with the special tokens of `tokenizer_config.json`, `generation_config.json` and
+    /// `config.json`.
     ///
     /// # Errors
-    /// [`Error::Folder`] where a file is missing or not valid; as [`Tokenizer::from_json`].
+    /// [`Error::Folder`] if a file is missing or not valid; the errors of [`Tokenizer::from_json`].
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let rows = self.objects().find_map(|value| value.get("vocab_size")?.as_u64());
         let path = self.path.join("tokenizer.json");
@@ -220,7 +221,7 @@ impl Folder {
         }
         let path = self.path.join("tokenizer_config.json");
         let config = json(&path)?;
-        let wrong = || Error::folder(&path, "chat_template is neither a template nor a list of such with names");
+        let wrong = || Error::folder(&path, "chat_template is neither a template nor a list of named templates");
         match config.as_ref().and_then(|config| config.get("chat_template")) {
             None | Some(Value::Null) => {}
             // The first wins.
@@ -236,7 +237,7 @@ impl Folder {
         Ok(Templates::new(templates))
     }
 
-    /// How texts become embeddings, from the files of sentence-transformers.
+    /// Reads the settings of embeddings from the files of sentence-transformers.
     ///
     /// # Errors
     /// The errors of [`encoder::sentences`].

@@ -28,7 +28,7 @@ pub(super) struct ExpertNames {
     are_packed: bool,
 }
 
-/// Which outputs of a packed tensor of all experts a matrix has: every `step`-th from `first` on.
+/// The outputs of a packed tensor of all experts that a matrix has: every `step`-th from `first` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Packed {
     pub(super) first: usize,

@@ -1,5 +1,5 @@
-//! Tensors that have the matrices of all experts of a layer, as folders of gpt-oss have them: outputs of gate and up alternate, and
-//! the elements are floats, inputs first, or MXFP4 in two tensors. They become what GGUF files have, which takes a copy.
+//! Packed tensors with the matrices of all experts of a layer, as in folders of gpt-oss: outputs of gate and up alternate, and the
+//! elements are floats, inputs first, or MXFP4 in two tensors. They are copied to the layout of GGUF files.
 
 use kiln::{Buffer, DType, QuantFormat, Shape, Tensor, TensorType};
 
@@ -60,7 +60,7 @@ impl Weights {
         Ok(Tensor::from_buffer(transposed, dims)?)
     }
 
-    /// The same of a tensor in MXFP4.
+    /// [`Weights::unpacked`] for a tensor in MXFP4.
     fn blocks(&self, whole: &str, packed: Packed, [experts, outputs, inputs]: [usize; 3]) -> Result<Tensor> {
         let stored = [experts, packed.step * outputs, inputs / BLOCK, NIBBLES];
         let part = |part: &str, shape: &[usize]| {

@@ -1,4 +1,4 @@
-//! What a safetensors file says of its tensors: a length of 8 bytes, a header of JSON, and the data.
+//! Parses safetensors files: a length of 8 bytes, a JSON header that describes the tensors, and the data.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -161,7 +161,7 @@ pub(crate) fn parse(path: &Path, file: &[u8]) -> Result<Vec<Info>> {
         at = info.bytes.end;
     }
     if at != file.len() {
-        return Err(wrong(format!("{} bytes behind the last tensor belong to none", file.len() - at)));
+        return Err(wrong(format!("{} bytes after the last tensor belong to no tensor", file.len() - at)));
     }
     Ok(infos)
 }

@@ -144,7 +144,7 @@ impl File {
 
 /// The error for a tensor whose extents differ from those that follow from `config.json`.
 pub(super) fn other_extents(name: &str, found: &[usize], expected: &[usize]) -> Error {
-    Error::model("weights", format!("{name} is {found:?}, config.json asks for {expected:?}"))
+    Error::model("weights", format!("{name} is {found:?}, config.json requires {expected:?}"))
 }
 
 /// Elements of a type that weights may have.

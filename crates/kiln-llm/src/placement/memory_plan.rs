@@ -7,43 +7,43 @@ use std::ops::Range;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct MemoryPlan {
-    /// The tokens that each sequence has room for.
+    /// The maximum number of tokens of each sequence.
     pub context: usize,
-    /// In the order in which a step runs: one where a single device runs everything.
+    /// The parts in the order in which a step runs them; a single part if one device runs everything.
     pub parts: Vec<PlannedPart>,
-    /// Predicted seconds of a step that computes one token, once weights are where they are used.
+    /// Predicted seconds of a step that computes one token, with resident weights.
     pub seconds: f64,
-    /// Why fewer layers are on a GPU than were asked for or could be, or that several GPUs have them.
+    /// A notice that several GPUs share the layers, or the reason why fewer layers are on a GPU than requested or possible.
     pub notice: Option<String>,
 }
 
-/// Layers that run on one device, with what they need there.
+/// Layers that run on one device, with the memory that they need there.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PlannedPart {
-    /// The name of the place.
+    /// The name of the placement.
     pub place: String,
     /// The layers, from 0 on. The embedding goes with the first part and the head with the last.
     pub layers: Range<usize>,
-    /// Bytes of weights, those of adapters included.
+    /// Bytes of weights, including those of adapters.
     pub weights: u64,
     /// Bytes of keys and values of all sequences with full contexts.
     pub cache: u64,
-    /// Bytes of intermediate results and of scratch memory of kernels, of the graphs of all numbers of tokens that there may be.
+    /// Bytes of intermediate results and of scratch memory of kernels, for the graphs of all possible numbers of tokens.
     pub scratch: u64,
-    /// Bytes that there are, where that is known.
+    /// Available bytes, if known.
     pub capacity: Option<u64>,
     /// Predicted seconds of its share of a step that computes one token.
     pub seconds: f64,
 }
 
 impl PlannedPart {
-    /// Bytes of everything.
+    /// The sum of all bytes.
     pub fn bytes(&self) -> u64 {
         self.weights.saturating_add(self.cache).saturating_add(self.scratch)
     }
 
-    /// Whether it fits, as far as that is known.
+    /// Whether the part fits the available bytes; true if these are unknown.
     pub fn fits(&self) -> bool {
         self.capacity.is_none_or(|capacity| self.bytes() <= capacity)
     }
@@ -56,7 +56,7 @@ impl MemoryPlan {
     }
 }
 
-/// Bytes as people read them: `1.2 GB`.
+/// A number of bytes that displays with a unit: `1.2 GB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

@@ -1,4 +1,4 @@
-//! Where the layers of a model run, and the memory that it takes there: planned before anything is allocated.
+//! The placement of a model's layers, and the plan of their memory, which is made before anything is allocated.
 
 mod memory_plan;
 mod placing;
@@ -38,7 +38,7 @@ fn has_gpus(model: &Model<'_>) -> bool {
     model.engine.places().iter().any(is_gpu)
 }
 
-/// Where the layers of a model run, and, if the engine has GPUs, the memory plan.
+/// Returns the placement of a model's layers, and, if the engine has GPUs, the memory plan.
 ///
 /// # Errors
 /// The errors of [`plan`].

@@ -4,14 +4,14 @@ use kiln::Batch;
 
 use crate::Result;
 
-/// Which layers of a model run on a GPU. They are its last ones, so that the head and the sampling behind them are there too; the
-/// layers before run on the CPU, and what passes between them crosses once for each step.
+/// The number of layers of a model that run on a GPU. They are the last layers, so that the head and sampling run on the GPU, too. The
+/// earlier layers run on the CPU, so each step transfers one row of activations per token to the GPU.
 ///
-/// Layers that do not fit one GPU run on the next one of the same backend, if the engine has several and forces none of them: the fastest
-/// has the last layers, as many as fit, the next those before, and the CPU the rest.
+/// Layers that do not fit one GPU run on the next one of the same backend, if the engine has several and does not force one: the fastest
+/// GPU has the last layers, as many as fit, the next one those before, and the CPU the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceLayers {
-    /// All layers or none, as predicted, if they fit the memory of GPUs; otherwise as many as fit, if that is
+    /// All layers or none, as predicted, if all fit the memory of GPUs; otherwise as many as fit, if that is
     /// predicted to be faster than the CPU alone. On an engine that forces a GPU all layers run there, or the result is
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[default]

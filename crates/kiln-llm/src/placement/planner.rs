@@ -133,7 +133,7 @@ impl<'m> Planner<'m, '_> {
                 None if may_be_none => on_cpu(None),
                 None => {
                     let names: Vec<&str> = self.places().iter().map(|place| &*place.name).collect();
-                    wrong(format!("no GPU is among the places of the engine, {}", names.join(", ")))
+                    wrong(format!("no GPU is among the placements of the engine: {}", names.join(", ")))
                 }
             };
         };
@@ -141,7 +141,7 @@ impl<'m> Planner<'m, '_> {
             DeviceLayers::Last(layers) => layers,
             _ => count,
         };
-        // What does not fit the first device goes to others, which are reached in the same way: one GPU may be a place of two backends.
+        // Layers that do not fit the first device run on others of the same backend: one GPU may be a placement of two backends.
         let backend = self.places()[first.place].backend;
         let mut spread = self.spread(&devices, wanted, self.asked.context)?;
         if forced.is_none() && self.model.devices == 1 {

@@ -1,4 +1,4 @@
-//! What a command is given: a GGUF file or a folder, of a model or of an adapter.
+//! The input of a command: a GGUF file or a folder, of a model or of an adapter.
 
 use std::path::Path;
 

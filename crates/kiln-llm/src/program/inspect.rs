@@ -49,11 +49,11 @@ pub(crate) struct Inspect {
     pub(crate) placement: PlacementOptions,
 }
 
-/// What is known of a model after its contents were printed.
+/// The findings about a model after its contents were printed.
 struct Findings {
     /// `None` for adapters, and for models that kiln does not run.
     kind: Option<ModelKind>,
-    /// What kiln cannot use, and why.
+    /// The parts that kiln cannot use, with the reasons.
     problems: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ fn describe_fitting(
     let limit = size(limit);
     let plan = match fitting {
         Ok(plan) => plan,
-        Err(error) => return Ok(writeln!(out, "  how many layers fit {limit} is not known: {error}")?),
+        Err(error) => return Ok(writeln!(out, "  the number of layers that fit {limit} is unknown: {error}")?),
     };
     let count = plan.parts.iter().map(|part| part.layers.len()).sum::<usize>();
     // Only parts on GPUs have a capacity.

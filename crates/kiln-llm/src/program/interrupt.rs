@@ -1,4 +1,4 @@
-//! Ctrl-C: ends what a model says, or the program.
+//! The handler of Ctrl-C: stops a generation, or ends the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

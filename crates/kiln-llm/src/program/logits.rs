@@ -25,7 +25,7 @@ pub(crate) fn run(input: Input, options: &Logits, out: &mut impl Write) -> Resul
     let logits = session.logits()?;
     if options.json {
         if let Some(token) = logits.iter().position(|logit| logit.is_infinite()) {
-            return Err(format!("the logit of token {token} is infinite, which JSON cannot say").into());
+            return Err(format!("the logit of token {token} is infinite, which JSON cannot represent").into());
         }
         writeln!(out, "{}", serde_json::json!({ "tokens": options.tokens, "logits": logits }))?;
         return Ok(());

@@ -1,4 +1,4 @@
-//! Options that several commands have.
+//! Options of several commands.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -320,7 +320,7 @@ pub(crate) struct DeviceOption {
     precision: Precision,
 }
 
-/// How several devices share a model.
+/// The division of a model over several devices.
 #[cfg(feature = "cuda")]
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Split {
@@ -412,7 +412,7 @@ impl ExecutionOptions {
 impl PlacementOptions {
     /// The element type of keys and values.
     pub(crate) fn cache(&self) -> Result<DType> {
-        let unknown = || format!("{:?} is not an element type; f32, f16, bf16 and q8_0 are", self.cache);
+        let unknown = || format!("{:?} is not an element type; use f32, f16, bf16 or q8_0", self.cache);
         Ok(DType::from_name(&self.cache).ok_or_else(unknown)?)
     }
 

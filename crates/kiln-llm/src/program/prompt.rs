@@ -17,7 +17,7 @@ pub(crate) fn compute(session: &mut Session<'_>, interrupt: &Interrupt) -> Resul
         let stops = interrupt.is_requested();
         if left == 0 || stops {
             if is_line {
-                // The error is that of a closed pipe, here and below.
+                // Writing fails when the reader has closed the pipe, here and below.
                 let _ = write!(io::stderr(), "\r\x1b[K");
             }
             return Ok(!stops);

@@ -39,7 +39,7 @@ pub(crate) fn run(model: &Model, to: &Path, recipe: Recipe, again: bool, out: &m
     if saturated > 0 {
         writeln!(
             out,
-            "{saturated} blocks have elements beyond what their type can express: these are smaller in the new file"
+            "{saturated} blocks have elements too large for their new type: these elements are reduced in the new file"
         )?;
     }
     let total = |bytes: fn(&Conversion) -> u64| conversions.iter().map(bytes).sum::<u64>();

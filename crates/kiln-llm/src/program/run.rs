@@ -33,7 +33,7 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {
-        // A notable plan was printed already. A session on the CPU alone has none.
+        // A notable plan was printed already. A session on the CPU alone has no plan.
         match session.memory_plan() {
             Some(plan) if is_notable(plan) => {}
             Some(plan) => note(plan),

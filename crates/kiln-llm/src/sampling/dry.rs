@@ -7,7 +7,7 @@ use crate::{Error, Result, Tokenizer};
 
 /// Sequences of tokens at which repetitions end for DRY.
 ///
-/// The names in a dialogue and the marks of a list have to repeat, so what comes before such a sequence does not count. The default
+/// The names in a dialogue and the marks of a list must repeat, so tokens before such a sequence do not count as repeated. The default
 /// is an empty set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SequenceBreakers {
@@ -16,10 +16,10 @@ pub struct SequenceBreakers {
 }
 
 impl SequenceBreakers {
-    /// The texts that llama.cpp takes unless others are given.
+    /// The default texts of llama.cpp.
     pub const TEXTS: [&'static str; 4] = ["\n", ":", "\"", "*"];
 
-    /// Breakers given as tokens.
+    /// Makes breakers from tokens.
     ///
     /// # Errors
     /// [`Error::Sampler`] for an empty sequence, which would end repetitions everywhere.
@@ -29,23 +29,23 @@ impl SequenceBreakers {
         sequences.dedup();
         match sequences.first() {
             Some(first) if first.is_empty() => {
-                Err(Error::sampler("dry_breakers", "an empty sequence breaks everything"))
+                Err(Error::sampler("dry_breakers", "an empty sequence would end repetitions everywhere; leave it out"))
             }
             _ => Ok(Self { sequences }),
         }
     }
 
-    /// Breakers given as texts: all tokens that contain one of them, and tokens that end with the beginning of one, followed by the
+    /// Makes breakers from texts: all tokens that contain one of them, and tokens that end with the beginning of one, followed by the
     /// tokens of the rest.
     ///
     /// # Errors
     /// [`Error::Sampler`] for an empty text, and for one of more than 1024 bytes.
     pub fn from_texts<T: AsRef<str>>(tokenizer: &Tokenizer, texts: &[T]) -> Result<Self> {
-        /// Maximum bytes of a text: what follows each of its characters becomes tokens.
+        /// Maximum bytes of a text: the rest after each of its characters is tokenized.
         const MOST: usize = 1024;
         let texts = || texts.iter().map(AsRef::as_ref);
         if texts().any(str::is_empty) {
-            return Err(Error::sampler("dry_breakers", "an empty text breaks everything"));
+            return Err(Error::sampler("dry_breakers", "an empty text would end repetitions everywhere; leave it out"));
         }
         if let Some(long) = texts().map(str::len).find(|&len| len > MOST) {
             return Err(Error::sampler("dry_breakers", format!("a text of {long} bytes; at most {MOST} are possible")));

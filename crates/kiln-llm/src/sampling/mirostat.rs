@@ -2,9 +2,9 @@
 
 use super::Sampler;
 
-/// The surprise of each token that Mirostat drew, by its position: all the state that [`Sampler`] has.
+/// The surprise of each token that Mirostat drew, by its position: the only state of a [`Sampler`].
 ///
-/// Tokens that came otherwise, such as those of prompts, have no surprise. Sessions keep a value of this type with their tokens, so that
+/// Other tokens, such as those of prompts, have no surprise. Sessions keep a value of this type with their tokens, so that
 /// truncating a session and sampling again gives the same tokens.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Surprises {

@@ -1,4 +1,4 @@
-//! Choosing the next token.
+//! Sampling: chooses the next token.
 
 mod candidates;
 mod dry;
@@ -18,15 +18,15 @@ use crate::{Error, Result};
 ///
 /// The steps are those of llama.cpp, in its order. First logits change: `logit_bias`, then the repetition, frequency and presence
 /// penalties, then DRY. Then `top_n_sigma`, `top_k`, `typical_p`, `top_p`, `min_p` and XTC exclude tokens; each computes
-/// probabilities, at a temperature of 1, over the tokens that are left before it. Last, logits are divided by the temperature, and a
+/// probabilities, at a temperature of 1, over the tokens that earlier steps kept. Last, logits are divided by the temperature, and a
 /// token is drawn. Two settings skip steps:
 ///
 /// - A temperature of 0 chooses the likeliest token after the penalties.
 /// - `mirostat_tau` replaces the steps that exclude tokens by Mirostat 2, which follows the temperature.
 ///
-/// Every default but those of `temperature`, `top_k`, `top_p` and `min_p` turns its step off. The random number of a token depends on
-/// the seed and the position alone, so equal logits and equal tokens before give equal tokens, however the text was computed.
-/// Mirostat also depends on which of the tokens before were drawn: see [`Surprises`].
+/// Every default except those of `temperature`, `top_k`, `top_p` and `min_p` turns its step off. The random number of a token depends
+/// only on the seed and the position, so equal logits and equal earlier tokens give equal tokens, however the text was computed.
+/// Mirostat also depends on which of the earlier tokens were drawn: see [`Surprises`].
 ///
 /// ```
 /// use kiln_llm::Sampler;
@@ -72,7 +72,7 @@ pub struct Sampler {
     /// Subtracted from the logit of a token that occurs among the last `repeat_last_n` tokens. 0 turns it off, and a negative number
     /// makes repetitions likelier.
     pub presence_penalty: f32,
-    /// How many tokens the three penalties above look back, prompt included: 0 turns them off, and [`usize::MAX`] takes all.
+    /// The number of recent tokens for the three penalties above, including the prompt: 0 turns them off, and [`usize::MAX`] means all.
     pub repeat_last_n: usize,
     /// DRY, "don't repeat yourself": a token that would continue a repetition of n tokens, n at least `dry_allowed_length`, has its
     /// logit lowered by `dry_multiplier * dry_base^(n - dry_allowed_length)`. 0 turns it off.
@@ -81,15 +81,15 @@ pub struct Sampler {
     pub dry_base: f32,
     /// The length in tokens from which DRY penalises repetitions.
     pub dry_allowed_length: usize,
-    /// How many tokens DRY looks back, prompt included: 0 turns it off, and [`usize::MAX`] takes all.
+    /// The number of tokens that DRY looks back, including the prompt: 0 turns it off, and [`usize::MAX`] means all.
     pub dry_last_n: usize,
-    /// Where repetitions end for DRY.
+    /// The sequences at which repetitions end for DRY.
     pub dry_breakers: SequenceBreakers,
     /// Numbers that are added to the logits of tokens: -∞ forbids a token. Several for one token add up.
     pub logit_bias: Vec<(u32, f32)>,
     /// Mirostat 2 (Basu et al. 2021): the surprise in bits, `-log2 p`, that drawn tokens have on average. 0 turns it off.
     pub mirostat_tau: f32,
-    /// Mirostat's learning rate, from 0: how far one token's surprise moves the limit of the next one's.
+    /// Mirostat's learning rate, from 0: the factor by which one token's surprise moves the limit of the next one's.
     pub mirostat_eta: f32,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -145,7 +145,7 @@ enum Purpose {
     Xtc,
 }
 
-/// How a device chooses a token by itself.
+/// A choice of a token that a device can make.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum DeviceChoice {
     /// The likeliest one.
@@ -154,10 +154,10 @@ pub(crate) enum DeviceChoice {
     Drawn(Draw),
 }
 
-/// How a token is drawn among the likeliest: see the fields of [`Sampler`].
+/// The parameters of drawing a token among the likeliest: see the fields of [`Sampler`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Draw {
-    /// How many of the likeliest it is drawn among.
+    /// The number of likeliest tokens that it is drawn among.
     pub(crate) count: usize,
     pub(crate) top_p: f32,
     pub(crate) min_p: f32,
@@ -167,13 +167,13 @@ pub(crate) struct Draw {
 }
 
 impl Sampler {
-    /// A sampler that always chooses the likeliest token.
+    /// Returns a sampler that always chooses the likeliest token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Whether it chooses the token with the greatest logit of the model: the temperature is 0, and nothing changes logits. A device
-    /// finds this token by itself.
+    /// Whether it always chooses the token with the greatest logit of the model: the temperature is 0, and no setting changes logits. A
+    /// device can find this token without the host.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0 && self.logit_bias.is_empty() && !self.has_penalties() && !self.has_dry()
     }
@@ -191,7 +191,7 @@ impl Sampler {
         self.mirostat_tau > 0.0 && self.temperature > 0.0
     }
 
-    /// Checks all fields against a vocabulary of this many tokens. Everything that samples calls it.
+    /// Checks all fields against a vocabulary of this many tokens. Every function that samples calls it.
     ///
     /// # Errors
     /// [`Error::Sampler`] for a number outside of its range; [`Error::Token`] for a biased token or a token of a sequence breaker that
@@ -229,7 +229,7 @@ impl Sampler {
         }
     }
 
-    /// How many of the likeliest tokens it chooses among, if it needs no other logits and the number is small: a device
+    /// The number of likeliest tokens that it chooses among, if it needs no other logits and the number is small: a device
     /// then finds the candidates, and the other logits are not downloaded.
     pub(crate) fn candidates(&self) -> Option<usize> {
         if self.is_greedy() {
@@ -243,7 +243,7 @@ impl Sampler {
         Some(self.top_k).filter(|k| !needs_all && (1..=MOST_CANDIDATES).contains(k))
     }
 
-    /// How a device chooses the token at a position; `None` if it cannot, with these settings.
+    /// The choice of a device for the token at a position; `None` if a device cannot choose it with these settings.
     pub(crate) fn on_device(&self, position: usize) -> Option<DeviceChoice> {
         if self.is_greedy() {
             return Some(DeviceChoice::Likeliest);
@@ -263,7 +263,7 @@ impl Sampler {
         }))
     }
 
-    /// Chooses the token that follows `tokens`, and records its surprise where Mirostat is on.
+    /// Chooses the token that follows `tokens`, and records its surprise if Mirostat is on.
     ///
     /// # Errors
     /// The errors of [`Sampler::probabilities`].
@@ -306,11 +306,11 @@ impl Sampler {
         token
     }
 
-    /// The tokens that may follow `tokens`, at least one, with the probabilities that they are chosen with. The likeliest comes first, and
-    /// of equal ones the lower. Logits that are not numbers are never chosen.
+    /// Returns the tokens that may follow `tokens`, at least one, with the probabilities of choosing them. The likeliest comes first;
+    /// equal ones are ordered by token. Logits that are not numbers are never chosen.
     ///
     /// # Errors
-    /// [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where every token is forbidden.
+    /// The errors of [`Sampler::check`], and [`Error::Sampler`] if every token is forbidden.
     pub fn probabilities(&self, logits: &[f32], tokens: &[u32], surprises: &Surprises) -> Result<Vec<(u32, f64)>> {
         self.check(logits.len())?;
         // Turns -0 into 0, so that equal logits are ordered by token.
@@ -330,7 +330,7 @@ impl Sampler {
     /// The candidates that no step excludes, with their probabilities.
     fn narrowed(&self, mut left: Candidates, tokens: &[u32], surprises: &Surprises) -> Result<Vec<(u32, f64)>> {
         let Some((likeliest, greatest)) = left.likeliest() else {
-            return Err(Error::sampler("logit_bias", "no token is left: with it all logits are -inf or not numbers"));
+            return Err(Error::sampler("logit_bias", "every logit is -inf or not a number; forbid fewer tokens"));
         };
         if greatest.is_infinite() || self.temperature == 0.0 {
             return Ok(vec![(likeliest, 1.0)]);

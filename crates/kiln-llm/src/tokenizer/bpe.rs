@@ -16,7 +16,7 @@ pub(super) struct Bpe {
     merges: Merges,
 }
 
-/// How words are spelled in the texts of tokens.
+/// The spelling of words in the texts of tokens.
 #[derive(Debug)]
 enum Spelling {
     /// Each byte is a character of GPT-2's alphabet; the token of each.
@@ -69,7 +69,7 @@ fn pair_of(left: u32, right: u32) -> u64 {
 }
 
 impl Merges {
-    /// A pair that no merge has: there is no token with this number.
+    /// The pair of a free slot: no token has the number of its tokens.
     const FREE: u64 = u64::MAX;
 
     fn new(merges: usize) -> Self {

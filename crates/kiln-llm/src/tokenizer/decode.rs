@@ -1,8 +1,8 @@
-//! From tokens to text.
+//! Decoding: turns tokens into text.
 
 use super::Tokenizer;
 
-/// Turns tokens into text one by one, and keeps back the bytes of a character until it is complete.
+/// Turns tokens into text one by one, and buffers the bytes of a character until it is complete.
 ///
 /// ```no_run
 /// # fn tokens() -> Vec<u32> { Vec::new() }
@@ -32,22 +32,22 @@ impl<'t> Decoder<'t> {
         Self { tokenizer, bytes: Vec::new(), text: String::new(), special: false, strip_space: false }
     }
 
-    /// Writes tokens that direct the model, too; otherwise they have no text.
+    /// Also writes the texts of control tokens, which are otherwise omitted.
     #[must_use]
     pub fn with_special(mut self) -> Self {
         self.special = true;
         self
     }
 
-    /// The tokens are the beginning of a text: the space that some tokenizers put in front of it is dropped.
+    /// Declares that the tokens are the beginning of a text: the space that some tokenizers add before a text is removed.
     #[must_use]
     pub fn from_start(mut self) -> Self {
         self.strip_space = self.tokenizer.adds_space();
         self
     }
 
-    /// The text that a token completes. Bytes that are no UTF-8 become replacement characters; tokens that the vocabulary does
-    /// not have are nothing.
+    /// Adds a token, and returns the text that it completes. Bytes that are not UTF-8 become replacement characters; unknown tokens
+    /// have no text.
     pub fn push(&mut self, token: u32) -> &str {
         let start = self.bytes.len();
         self.tokenizer.piece(token, self.special, &mut self.bytes);
@@ -87,7 +87,7 @@ impl<'t> Decoder<'t> {
         &self.text
     }
 
-    /// What was kept back, as a replacement character: the text ends within a character.
+    /// Returns the buffered bytes as a replacement character, if the text ends within a character.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.bytes.is_empty() {

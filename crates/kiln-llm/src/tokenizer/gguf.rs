@@ -50,11 +50,11 @@ fn scores(metadata: Metadata<'_>) -> Result<Vec<f32>> {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a GGUF file.
+    /// Reads the tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// [`Error::UnsupportedTokenizer`] for kinds of tokenizers that kiln does not have, [`Error::Vocabulary`] where the file
-    /// contradicts itself, [`Error::File`] where it lacks a key or a value has another type.
+    /// [`Error::UnsupportedTokenizer`] for unsupported kinds of tokenizers, [`Error::Vocabulary`] if the file contradicts itself,
+    /// [`Error::File`] if it lacks a key or a value has another type.
     pub fn from_gguf(metadata: Metadata<'_>) -> Result<Self> {
         let model = metadata.get::<&str>(MODEL)?;
         let texts = strings(TOKENS, metadata.get(TOKENS)?)?;
@@ -157,7 +157,7 @@ impl Tokenizer {
         let around = |asked: Option<bool>, add: bool, id: Option<u32>, name: &'static str| match id {
             _ if !add => Ok(None),
             None if asked == Some(true) => {
-                Err(Error::vocabulary(name, "the file wants this token around texts and does not name it"))
+                Err(Error::vocabulary(name, "the file requires this token around texts, but does not name it"))
             }
             id => Ok(id),
         };
@@ -187,7 +187,7 @@ fn bytes(array: Array<'_>) -> Result<Vec<u8>> {
     array.iter().map(byte).collect()
 }
 
-/// Which tokens remove adjacent white space. Files do not state it; these models are known to.
+/// The tokens that remove adjacent white space. Files do not state them; those of these models are known.
 fn strips(metadata: Metadata<'_>, vocabulary: &Vocabulary) -> Result<HashMap<u32, (bool, bool)>> {
     let text = |key: &str| metadata.find::<&str>(key).map(|found| found.unwrap_or_default().to_lowercase());
     let (name, pre, architecture) = (text("general.name")?, text(PRE)?, text("general.architecture")?);

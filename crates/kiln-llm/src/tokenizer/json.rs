@@ -1,4 +1,4 @@
-//! Tokenizers from the `tokenizer.json` of Hugging Face's models, brought to the tables that GGUF files have.
+//! Tokenizers from the `tokenizer.json` of Hugging Face's models, converted to the tables of GGUF files.
 
 use std::collections::HashMap;
 
@@ -111,7 +111,7 @@ fn pattern(part: &Value) -> Option<&str> {
     pattern.get("Regex").or_else(|| pattern.get("String"))?.as_str()
 }
 
-/// How a file treats spaces: whether `▁` replaces them, and whether one is added before texts.
+/// The treatment of spaces in a file: whether `▁` replaces them, and whether one is added before texts.
 #[derive(Default)]
 struct Spaces {
     replaced: bool,
@@ -195,19 +195,19 @@ impl Table {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a `tokenizer.json`, whose text this is.
+    /// Reads a tokenizer from the text of a `tokenizer.json`.
     ///
-    /// Normal forms of Unicode (NFC) that a file asks for are not applied: texts are tokenized as they are.
+    /// Normal forms of Unicode (NFC) that a file requests are not applied: texts are tokenized as they are.
     ///
     /// # Errors
-    /// [`Error::Json`] where it is not such a file, [`Error::UnsupportedTokenizer`] where it has a part that kiln does not have,
-    /// [`Error::Vocabulary`] where it contradicts itself.
+    /// [`Error::Json`] if the text is not such a file, [`Error::UnsupportedTokenizer`] if it has an unsupported part,
+    /// [`Error::Vocabulary`] if it contradicts itself.
     pub fn from_json(text: &str) -> Result<Self> {
         Self::from_json_of(text, None)
     }
 
-    /// The same without added tokens from the number `rows` on, for which a model has no row: models of a family share
-    /// a file.
+    /// [`Tokenizer::from_json`] without added tokens from the number `rows` on, for which a model has no row: models of a family
+    /// share a file.
     pub(crate) fn from_json_of(text: &str, rows: Option<usize>) -> Result<Self> {
         let File { mut added_tokens, normalizer, pre_tokenizer, post_processor, model } = serde_json::from_str(text)?;
         added_tokens.retain(|token| rows.is_none_or(|rows| (token.id as usize) < rows));

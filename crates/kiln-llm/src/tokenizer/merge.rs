@@ -1,4 +1,4 @@
-//! Merging neighbours, the least rank first: what SentencePiece and byte-pair encoding have in common.
+//! Merges neighbours, the least rank first, for SentencePiece and byte-pair encoding.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -24,7 +24,7 @@ use vocabulary::Vocabulary;
 
 use crate::{Error, Result};
 
-/// How texts are split into tokens.
+/// The algorithm that splits texts into tokens.
 #[derive(Debug)]
 enum Algorithm {
     Spm(spm::Spm),
@@ -33,7 +33,7 @@ enum Algorithm {
     Unigram(unigram::Unigram),
 }
 
-/// The tokens that a model gives a meaning.
+/// The tokens with a special meaning in a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
     /// Begins a text.
@@ -44,7 +44,7 @@ pub struct SpecialTokens {
     pub eot: Option<u32>,
     /// Ends a message that waits for a tool.
     pub eom: Option<u32>,
-    /// The token of what the vocabulary cannot spell.
+    /// Replaces text that the vocabulary cannot spell.
     pub unknown: Option<u32>,
     /// Separates two texts.
     pub separator: Option<u32>,
@@ -54,12 +54,12 @@ pub struct SpecialTokens {
     pub mask: Option<u32>,
 }
 
-/// How a text is encoded.
+/// Options of encoding a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoding {
-    /// Whether the tokens that the model wants around a text are added (BOS, EOS, or `[CLS]` and `[SEP]`).
+    /// Whether the tokens that the model requires around a text are added (BOS, EOS, or `[CLS]` and `[SEP]`).
     pub add_special: bool,
-    /// Whether texts of tokens that direct the model become these tokens. Leave it off for texts of users: with it, a user who
+    /// Whether the texts of control tokens become these tokens. Leave it off for texts of users: with it, a user who
     /// writes `<|im_end|>` ends the turn.
     pub parse_special: bool,
 }
@@ -71,7 +71,7 @@ impl Default for Encoding {
     }
 }
 
-/// A vocabulary and how texts are cut into its tokens.
+/// A vocabulary, and the algorithm that splits texts into its tokens.
 #[derive(Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
@@ -117,7 +117,7 @@ impl Tokenizer {
         Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix, space_prefix_once })
     }
 
-    /// The same with the given tokens before and after texts, and further ones that end a generation.
+    /// Sets the tokens before and after texts, and adds tokens that end a generation.
     ///
     /// # Errors
     /// [`Error::Vocabulary`] for a token that does not exist.
@@ -151,17 +151,17 @@ impl Tokenizer {
         self.vocabulary.len()
     }
 
-    /// Whether there are no tokens, which no tokenizer that exists has.
+    /// Whether the vocabulary is empty. Always false, because an empty vocabulary is an error.
     pub fn is_empty(&self) -> bool {
         self.vocabulary.len() == 0
     }
 
-    /// The tokens of a text, as the model wants them: see [`Encoding::default`].
+    /// Encodes a text with [`Encoding::default`], as models require it.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         self.encode_with(text, Encoding::default())
     }
 
-    /// The tokens of a text.
+    /// Encodes a text as tokens.
     pub fn encode_with(&self, text: &str, encoding: Encoding) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(text.len() / 3 + 8);
         if encoding.add_special {
@@ -215,7 +215,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens that are the beginning of a text. Those that direct the model have no text.
+    /// Decodes tokens that are the beginning of a text. Control tokens have no text.
     pub fn decode(&self, tokens: &[u32]) -> String {
         let mut decoder = self.decoder().from_start();
         let mut text = String::new();
@@ -230,22 +230,22 @@ impl Tokenizer {
         Decoder::new(self)
     }
 
-    /// The text of a token as files have it, which may be any bytes; `None` where there is no such token.
+    /// The text of a token as stored in files, which may be any bytes; `None` if the token does not exist.
     pub fn token(&self, id: u32) -> Option<&[u8]> {
         ((id as usize) < self.len()).then(|| self.vocabulary.text(id))
     }
 
-    /// The token whose text, as files have it, is this.
+    /// Finds the token with this text, as stored in files.
     pub fn find(&self, text: &[u8]) -> Option<u32> {
         self.vocabulary.find(text)
     }
 
-    /// What a token is; `None` where there is no such token.
+    /// The kind of a token; `None` if the token does not exist.
     pub fn kind(&self, id: u32) -> Option<TokenKind> {
         ((id as usize) < self.len()).then(|| self.vocabulary.kind(id))
     }
 
-    /// The tokens that the file gives a meaning.
+    /// The tokens with a special meaning in the file.
     pub fn special_tokens(&self) -> SpecialTokens {
         self.ids
     }
@@ -260,7 +260,7 @@ impl Tokenizer {
         self.ends.iter().copied()
     }
 
-    /// What [`Encoding::add_special`] puts in front of a text and behind it.
+    /// The tokens that [`Encoding::add_special`] adds before and after a text.
     pub fn around(&self) -> (Option<u32>, Option<u32>) {
         (self.prefix, self.suffix)
     }

@@ -161,7 +161,7 @@ impl Normalizer {
         let (entries, replacements) = usize::try_from(len)
             .ok()
             .and_then(|len| rest.split_at_checked(len))
-            .ok_or_else(|| wrong(format!("its table has {len} bytes, {} are there", rest.len())))?;
+            .ok_or_else(|| wrong(format!("its table has {len} bytes, but only {} follow", rest.len())))?;
         let entries: Vec<u32> = entries.as_chunks().0.iter().map(|&entry| u32::from_le_bytes(entry)).collect();
         if entries.is_empty() || replacements.last() != Some(&0) {
             return Err(wrong("a table, and replacements that end with a zero, are expected".into()));

@@ -3,7 +3,7 @@
 use super::hash::{Hash, slots};
 use crate::{Error, Result};
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TokenKind {

@@ -23,7 +23,7 @@ pub struct SharedCluster;
 
 /// A kind of memory with addresses of its own.
 pub trait Space: Copy + sealed::Sealed {
-    /// What an address is.
+    /// The type of an address.
     type Address: Scalar;
     /// Its name in PTX.
     const NAME: &'static str;

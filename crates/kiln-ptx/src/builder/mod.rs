@@ -34,9 +34,9 @@ pub struct Row {
 
 /// Writes the body of a kernel, instruction by instruction, in the order of the calls.
 ///
-/// Everything takes `&self`, so that calls nest: `k.fma(x, y, k.mul(z, 2.0))`, or `x * y + z` for what has an operator.
-/// A value may be used wherever the instruction that made it has run: one that was made inside of a loop or a branch not
-/// outside of it. What has to come out is a [`Variable`].
+/// All methods take `&self`, so that calls nest: `k.fma(x, y, k.mul(z, 2.0))`, or `x * y + z` with operators. A value may be
+/// used wherever the instruction that made it has run: a value that was made inside of a loop or a branch cannot be used
+/// outside of it. Use a [`Variable`] to carry a value out.
 pub struct Builder {
     text: RefCell<Text>,
     /// Number of used registers of each class.
@@ -250,7 +250,7 @@ impl Builder {
         value
     }
 
-    /// Nanoseconds of a clock that counts on while kernels run, by steps of a microsecond or more: `mov.u64 d, %globaltimer`.
+    /// Nanoseconds of a global clock, in steps of a microsecond or more: `mov.u64 d, %globaltimer`.
     pub fn globaltimer(&self) -> Value<'_, u64> {
         let value = self.fresh::<u64>();
         self.line(|line| {
@@ -261,13 +261,12 @@ impl Builder {
         value
     }
 
-    /// Asks for registers to be given out so that a multiprocessor holds this many blocks at once, and no more
-    /// sparingly than that takes.
+    /// Requests a number of registers per thread with which a multiprocessor holds this many blocks at once, and no smaller one.
     pub fn resident_blocks(&self, blocks: u32) {
         self.resident_blocks.set(blocks);
     }
 
-    /// Says that blocks stay for the work of others: that a launch of fewer of them, in whole clusters, does the same.
+    /// Declares the kernel persistent: a launch with fewer blocks, in whole clusters, computes the same.
     pub fn blocks_stay(&self) {
         self.blocks_stay.set(true);
     }
@@ -327,7 +326,7 @@ impl Builder {
         Pointer::new(base)
     }
 
-    /// The next parameter of the kernel, the description of a tensor of three dimensions.
+    /// The next parameter of the kernel, a tensor map of a tensor of three dimensions.
     pub fn tensor(&self, name: impl Into<Name>) -> TensorParameter<'_> {
         let name = name.into();
         self.parameters.borrow_mut().push(Parameter { name, kind: ParameterKind::Tensor });
@@ -350,12 +349,12 @@ impl Builder {
         TensorParameter(address)
     }
 
-    /// An array of `len` elements in the shared memory of the block; what it holds at first is not defined.
+    /// An array of `len` elements in the shared memory of the block; its initial contents are undefined.
     pub fn shared<T: Scalar>(&self, len: u32) -> Pointer<'_, Shared, T> {
         self.shared_bytes(len * T::TYPE.bytes(), SHARED_ALIGN).cast()
     }
 
-    /// This many bytes of the shared memory of the block, aligned; what they hold at first is not defined.
+    /// This many bytes of the shared memory of the block, aligned; their initial contents are undefined.
     pub fn shared_bytes(&self, bytes: u32, align: u32) -> Pointer<'_, Shared, u32> {
         let base = self.special(SHARED);
         let offset = self.shared_bytes.get().next_multiple_of(align);

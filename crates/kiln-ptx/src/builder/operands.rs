@@ -1,4 +1,4 @@
-//! What the rows of the table take beside scalars: addresses, lists of registers, and constants that are part of the
+//! Operands of the rows of the table beside scalars: addresses, lists of registers, and constants that are part of the
 //! instruction.
 
 use std::marker::PhantomData;

@@ -67,7 +67,7 @@ impl<'k> Pipeline<'k> {
         Consumer { pipeline: self, turn: Turn { stage: k.variable(0u32), parity: k.variable(0u32) } }
     }
 
-    /// Where blocks of the cluster learn that a stage is empty again: the barrier of the first stage.
+    /// The barrier of the first stage in the block with this rank, on which blocks of the cluster report an empty stage.
     pub fn empty_of_block(&self, rank: Value<'k, u32>) -> Pointer<'k, SharedCluster, u64> {
         self.empty.of_block(rank)
     }

@@ -1,4 +1,4 @@
-//! The sums of the products of a warp group, whose instructions run by themselves.
+//! The sums of the asynchronous products of a warp group (`wgmma`).
 
 use std::marker::PhantomData;
 
@@ -25,10 +25,10 @@ pub struct Sums<'k> {
     columns: u32,
 }
 
-/// [`Sums`] that products are being added to: there is no way to read them before [`Running::finish`].
+/// [`Sums`] that products are being added to. They can be read only after [`Running::finish`].
 pub struct Running<'k>(Sums<'k>);
 
-/// An operand of a product in shared memory: where its first step along k is, and how it goes on from there.
+/// An operand of a product in shared memory: the position of its first step along k, and the layout of the next ones.
 #[derive(Clone, Copy)]
 pub struct Descriptor<'k> {
     first: Value<'k, u64>,
@@ -37,8 +37,8 @@ pub struct Descriptor<'k> {
 }
 
 impl Builder {
-    /// The operand that lies at `at` as the panels say, at the beginning of one of their first rows or panels that is a
-    /// multiple of 1024 bytes from the first; `across`: rows are along k, not columns.
+    /// The operand at `at` in the layout of the panels, at the beginning of one of their first rows or panels that is a multiple
+    /// of 1024 bytes from the first; `across`: rows are along k, not columns.
     pub fn descriptor<'k, T>(&'k self, at: Pointer<'k, Shared, T>, panels: Panels, across: bool) -> Descriptor<'k> {
         // In a cluster, the upper bits of an address identify the block.
         const IN_BLOCK: u32 = (1 << 18) - 1;
@@ -46,10 +46,10 @@ impl Builder {
         Descriptor { first, panels, across }
     }
 
-    /// Sums that nothing has been added to: the first product that is must not add.
+    /// Uninitialised sums: the first product replaces them and must not add.
     ///
     /// # Panics
-    /// When there is no instruction of this many columns.
+    /// If no instruction has this many columns.
     pub fn sums(&self, blocks: u32, columns: u32) -> Sums<'_> {
         assert!(matches!(columns, 16 | 32 | 64 | 128 | 176 | 256), "products of {columns} columns");
         Sums { builder: self, first: self.fresh_many::<f32>(blocks * columns / 2), blocks, columns }
@@ -206,7 +206,7 @@ impl<'k> Running<'k> {
     /// [`Running::multiply`] in TF32: of the f32 in shared memory the upper 19 bits are read.
     ///
     /// # Panics
-    /// When there are fewer than 64 columns, or an operand does not lie with k innermost.
+    /// If there are fewer than 64 columns, or an operand is not stored with k innermost.
     pub fn multiply_tf32(&self, block: u32, [a, b]: [Descriptor<'k>; 2], step: u32, adds: Value<'k, bool>) {
         assert!(!a.across && !b.across, "operands in TF32 lie with k innermost");
         let k = self.0.builder;

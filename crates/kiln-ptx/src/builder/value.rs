@@ -6,7 +6,7 @@ use super::Builder;
 use crate::text::Line;
 use crate::types::{Operand, Scalar, Sealed};
 
-/// What an instruction computed. It is written once and lives as long as its kernel is built.
+/// The result of an instruction. It is written once and lives as long as its kernel is built.
 pub struct Value<'k, T> {
     pub(crate) builder: &'k Builder,
     pub(crate) number: u32,
@@ -48,7 +48,7 @@ impl<T: Scalar> Operand<T> for Variable<'_, T> {
 }
 
 impl<'k, T: Scalar> Variable<'k, T> {
-    /// What it holds now, and goes on to hold when the variable is set again.
+    /// The present value, which does not change when the variable is set again.
     pub fn get(self) -> Value<'k, T> {
         let builder = self.0.builder;
         let value = builder.fresh();

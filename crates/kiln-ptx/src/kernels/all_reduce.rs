@@ -27,13 +27,13 @@ const LINE_WORDS: u32 = LINE_BYTES / WORD_BYTES;
 /// Maximum elements, so that whole vectors of them fit 32 bits.
 const MOST: u64 = (u32::MAX - (VECTOR - 1)) as u64;
 
-/// How long a thread waits for another device before it gives the launch up. A device is late by the time that its host takes to
+/// The time that a thread waits for another device before it gives the launch up. A device is late by the time that its host takes to
 /// submit its launches, which no debugger and no overloaded machine should turn into an error.
 const PATIENCE_NANOSECONDS: u64 = 60_000_000_000;
 /// Polls before each look at the clock. A poll takes about a microsecond.
 const POLLS: u32 = 1024;
 
-/// How much of x a block takes at a time.
+/// The part of x that a block takes at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
     /// Little, for many blocks, and sent in pairs: the time of a small sum is that of a store to another device.

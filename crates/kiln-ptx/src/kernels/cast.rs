@@ -1,4 +1,4 @@
-//! Between the types of elements, whole tensors at a time.
+//! Casts of whole tensors between element types.
 
 use kiln_ir::{DType, Error, Result};
 

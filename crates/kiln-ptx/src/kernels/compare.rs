@@ -40,7 +40,7 @@ pub struct Compare {
 }
 
 impl Compare {
-    /// Of elements of f32, i32 or u32.
+    /// A kernel for elements of f32, i32 or u32.
     pub fn new(comparison: Comparison, dtype: DType) -> Self {
         Self { comparison, dtype }
     }
@@ -164,7 +164,7 @@ pub struct Arithmetic {
 }
 
 impl Arithmetic {
-    /// Of elements of i32, u32, i8 or u8.
+    /// A kernel for elements of i32, u32, i8 or u8.
     pub fn new(function: IntegerFunction, dtype: DType) -> Self {
         Self { function, dtype }
     }

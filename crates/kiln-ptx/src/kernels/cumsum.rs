@@ -1,4 +1,4 @@
-//! Sums of all elements up to each.
+//! Prefix sums.
 
 use kiln_ir::op::Cumsum as Operation;
 use kiln_ir::{DType, Result};
@@ -18,7 +18,7 @@ const _: () = assert!(TILE as usize == Operation::TILE);
 /// Maximum extents, so that the end of the last block fits 32 bits.
 const MOST: u64 = (u32::MAX - TILE) as u64;
 
-/// What a launch computes.
+/// The result of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Of {
     /// Sums of rows.
@@ -38,17 +38,18 @@ pub struct Cumsum {
 }
 
 impl Cumsum {
-    /// Of whole rows of elements of f32, i32 or u32. Buffers of a launch: `x`, the result.
+    /// A kernel for whole rows of f32, i32 or u32. Buffers of a launch: `x`, the result.
     pub fn rows(dtype: DType) -> Self {
         Self { of: Of::Rows, floats: dtype == DType::F32 }
     }
 
-    /// Of parts of rows. Buffers of a launch: `x`, for each part the sum of it and of those in front of it in its row, the result.
+    /// A kernel for parts of rows. Buffers of a launch: `x`, for each part the sum of it and of those before it in its row, the
+    /// result.
     pub fn parts(dtype: DType) -> Self {
         Self { of: Of::Parts, floats: dtype == DType::F32 }
     }
 
-    /// The totals of parts of rows. Buffers of a launch: `x`, the totals.
+    /// A kernel for the totals of parts of rows. Buffers of a launch: `x`, the totals.
     pub fn totals(dtype: DType) -> Self {
         Self { of: Of::Totals, floats: dtype == DType::F32 }
     }

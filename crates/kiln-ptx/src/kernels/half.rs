@@ -1,4 +1,4 @@
-//! Numbers of 16 bits: their values in f32, and the nearest ones to others, on every target.
+//! Casts between f32 and 16-bit floats, on every target.
 
 use super::math::F32;
 use crate::{Bf16, Builder, F16, Global, Pointer, PtxType, Value};

@@ -1,4 +1,4 @@
-//! The kernels: what each computes, over any shape, and how it is launched.
+//! The kernels, for any extents, and their launches.
 
 pub mod all_reduce;
 pub mod attention;

@@ -17,7 +17,7 @@ use super::rows::{Absent, Element, Hold, Part, RowsPlan, Share, Walk};
 use super::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Pointer, PtxKernel, Target, Value};
 
-/// How threads hold rows on every target, shortest rows first. Measured on an H200: for long rows 32 elements of one
+/// Distributions of rows over threads on every target, shortest rows first. Measured on an H200: for long rows 32 elements of one
 /// row per thread were the fastest, before fewer elements of two rows and before more threads.
 const HOLDS: [Hold; 5] =
     [Hold::by(WARP, 4), Hold::by(WARP, 32), Hold::by(256, 16).of_rows(2), Hold::by(256, 32), Hold::by(512, 32)];
@@ -193,7 +193,7 @@ impl Norm {
         });
     }
 
-    /// What the sums of the differences are relative to: the first element of the row.
+    /// The origin of the differences that are summed: the first element of the row.
     fn origin<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, part: &Part<'k>) -> Option<Value<'k, f64>> {
         self.centred.then(|| k.cvt_f64(k.ld(part.of_row(x))))
     }

@@ -392,7 +392,7 @@ pub struct Dequantize {
 }
 
 impl Dequantize {
-    /// Of this format.
+    /// A kernel for this format.
     pub fn new(format: QuantFormat) -> Self {
         Self { format }
     }
@@ -448,14 +448,14 @@ pub struct QuantMatmul {
 }
 
 impl QuantMatmul {
-    /// Of this format, for about this many rows of x.
+    /// A kernel for this format and about this many rows of x.
     pub fn new(format: QuantFormat, rows: usize) -> Self {
         // Two times two rows are faster than four at once, which need too many registers.
         let rows = if rows > 1 { 2 } else { 1 };
         Self { format, rows, tile: None }
     }
 
-    /// Of this format, for tiles of products with the weights of an expert each.
+    /// A kernel for this format and tiles of products, each with the weights of one expert.
     pub fn by_expert(format: QuantFormat, tiles: ExpertTiles) -> Self {
         Self { tile: Some(tiles.rows as u32), ..Self::new(format, tiles.rows) }
     }

@@ -28,7 +28,7 @@ const SHARE: u32 = LANES * TURNS;
 /// Maximum extent of an axis, so that the end of the last thread's share fits 32 bits.
 const MOST: u64 = u32::MAX as u64 - (BLOCK * SHARE) as u64;
 
-/// How elements become states, how states combine, and how the last one becomes a result.
+/// A reduction: it maps elements to states, combines states, and maps the last one to a result.
 trait Monoid {
     /// The type of the state.
     type State: Exchange;
@@ -205,7 +205,7 @@ monoids! {
     NormLinf = Plain(magnitude, maximum);
 }
 
-/// How a kernel iterates over the elements.
+/// The order in which a kernel reads elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Walk {
     /// A team of this many threads processes a part of a row, in `vectors` of four elements if rows begin at multiples
@@ -227,7 +227,7 @@ pub struct ReduceLevel {
     target: Target,
 }
 
-/// What a reduction runs, one after the other. Buffer 0 is the input, 1 the result, 2 and 3 are scratch.
+/// The launches of a reduction, in order. Buffer 0 is the input, 1 the result, 2 and 3 are scratch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReducePlan {
     /// Kernels and their launches.
@@ -241,8 +241,7 @@ pub struct ReducePlan {
 /// The result has `outer * inner` elements, f32 or, for positions, u32. What is launched depends on nothing else.
 ///
 /// # Errors
-/// [`Error::Shape`] for the position in no element; [`Error::Limit`] where an extent or the number of parts is beyond what
-/// 32 bits count.
+/// [`Error::Shape`] for a position in an empty dimension; [`Error::Limit`] if an extent or the number of parts exceeds 32 bits.
 pub fn plan(reduction: Reduction, [outer, along, inner]: [usize; 3], target: Target) -> Result<ReducePlan> {
     if reduction.gives_index() && along == 0 {
         return Err(Error::Shape { op: reduction.name(), reason: "an empty dimension has no position".into() });

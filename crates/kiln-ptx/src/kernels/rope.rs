@@ -26,7 +26,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Of pairs of this style, with these operands.
+    /// A kernel for pairs of this style, with these operands.
     pub fn new(style: RopeStyle, operands: RopeOperands) -> Self {
         Self { style, positions: operands.positions.is_some(), factors: operands.factors.is_some() }
     }

@@ -1,12 +1,12 @@
 //! Rows that threads hold in registers between them: memory is read once, whatever is computed of a row.
 //!
-//! A row is held by a warp, by a block or, from `sm_90` on, by a cluster of blocks, whose threads tell one another through
-//! shared memory what each block found. They wait for that at a barrier of the cluster, or at one in shared memory that counts
-//! what has come and orders nothing else.
+//! A row is held by a warp, by a block or, from `sm_90` on, by a cluster of blocks, whose threads exchange the results of each
+//! block through shared memory. They wait for these at a barrier of the cluster, or at one in shared memory that counts
+//! arrived bytes and orders nothing else.
 //!
-//! On Hopper bulk copies bring long rows to shared memory, to each warp its part. A cluster has so much of a multiprocessor
-//! that the memory would idle while a row is worked on: its blocks stay, and as soon as a warp has taken its part of a row, a copy
-//! brings its part of the next one. What is read once for all rows, blocks that stay keep in registers.
+//! On Hopper bulk copies load long rows into shared memory, for each warp its part. A cluster occupies so much of a
+//! multiprocessor that the memory would idle while a row is computed. So its blocks are persistent, and as soon as a warp has
+//! read its part of a row, a copy loads its part of the next one. They keep data that all rows share in registers.
 //!
 //! Longer rows are cut into parts, each of a block, and read twice: a first launch writes the state of every part, such as its sum,
 //! and a second one combines the states of the row and computes the results of the part. The parts depend on the length
@@ -133,7 +133,7 @@ impl Hold {
     }
 }
 
-/// How threads process rows.
+/// The work of threads on rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Walk {
     /// They hold them in registers.
@@ -144,7 +144,7 @@ pub(super) enum Walk {
     Results,
 }
 
-/// What computes rows, one kernel after the other.
+/// The launches that compute rows, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowsPlan<K> {
     /// Kernels and their launches.
@@ -239,17 +239,17 @@ impl<'k> Part<'k> {
         Self { k, row, first, before, n: k.min(n - first, length), parts, thread }
     }
 
-    /// Where the part begins in a matrix.
+    /// The beginning of the part in a matrix.
     pub(super) fn of_matrix(&self, matrix: Pointer<'k, Global, f32>) -> Pointer<'k, Global, f32> {
         matrix.index_wide(self.before)
     }
 
-    /// Where its row begins.
+    /// The beginning of its row in a matrix.
     pub(super) fn of_row(&self, matrix: Pointer<'k, Global, f32>) -> Pointer<'k, Global, f32> {
         matrix.index_wide(self.before - self.k.cvt_u64(self.first))
     }
 
-    /// Where it begins in a vector that all rows share.
+    /// The beginning of the part in a vector that all rows share.
     pub(super) fn of_vector(&self, vector: Pointer<'k, Global, f32>) -> Pointer<'k, Global, f32> {
         vector.index(self.first)
     }

@@ -100,7 +100,7 @@ pub struct IndexAdd {
 }
 
 impl IndexAdd {
-    /// Of f32, or of i32 and u32.
+    /// A kernel for f32, or for i32 and u32.
     pub fn new(dtype: DType) -> Self {
         Self { floats: dtype == DType::F32 }
     }

@@ -12,7 +12,7 @@ use super::rows::{Absent, Element, Hold, Part, RowsPlan, Walk};
 use super::team::{self, WARP};
 use crate::{Builder, Global, Kernel, Pointer, PtxKernel, Target};
 
-/// How threads hold rows on every target, shortest rows first.
+/// Distributions of rows over threads on every target, shortest rows first.
 const HOLDS: [Hold; 7] = [
     Hold::by(WARP, 4),
     Hold::by(WARP, 16),

@@ -37,7 +37,7 @@ impl SortRuns {
     /// The longest row that is one run.
     pub const LONGEST: usize = TILE as usize;
 
-    /// Of elements of f32, i32 or u32. Rows beyond [`Self::LONGEST`] are cut into runs of that length.
+    /// A kernel for elements of f32, i32 or u32. Rows beyond [`Self::LONGEST`] are cut into runs of that length.
     pub fn new(dtype: DType, descending: bool, columns: usize) -> Self {
         Self { dtype, descending, to: if columns <= Self::LONGEST { To::Results } else { To::Candidates } }
     }

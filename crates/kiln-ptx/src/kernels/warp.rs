@@ -1,4 +1,4 @@
-//! What kernels share whose warps multiply on tensor cores by `mma.sync`: products of fragments, and copies of rows into
+//! Shared parts of kernels whose warps multiply on tensor cores by `mma.sync`: products of fragments, and copies of rows into
 //! shared memory.
 
 use crate::builder::operands::{B32x2, B32x4, F32x4, Sixteen};
@@ -26,7 +26,7 @@ pub(super) fn multiply(
     }
 }
 
-/// How the threads of a block copy consecutive rows of global memory to [`Panels`], a piece of 16 bytes at a time.
+/// Copies of consecutive rows of global memory to [`Panels`] by the threads of a block, a piece of 16 bytes at a time.
 pub(super) struct RowCopies<'k> {
     k: &'k Builder,
     parts: Vec<Part<'k>>,

@@ -1,4 +1,4 @@
-//! What kernels of pooling and convolutions share: an element of the result a thread.
+//! Shared parts of the kernels of pooling and convolutions: a thread computes an element of the result.
 //!
 //! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
 

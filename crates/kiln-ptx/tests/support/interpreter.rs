@@ -132,7 +132,7 @@ enum Action {
         from: Operand,
     },
     Branch(usize),
-    /// What the lanes of a warp do together.
+    /// A collective operation of the lanes of a warp.
     Warp(Collective),
     /// Begins to copy this many bytes to shared memory, those present of them from global memory.
     Copy {
@@ -207,7 +207,7 @@ struct Thread {
     grid: [u32; 3],
     /// The position of the block in its cluster.
     rank: u32,
-    /// How often the lanes of its warp have waited for one another.
+    /// The number of times that the lanes of its warp have waited for one another.
     met: u32,
     registers: Vec<u64>,
     written: Vec<bool>,
@@ -261,7 +261,7 @@ impl Program {
     }
 }
 
-/// Who touches shared memory: a thread, and how often its warp has met before.
+/// An accessor of shared memory: a thread, and the number of times that its warp has met before.
 #[derive(Clone, Copy, PartialEq)]
 struct Who {
     thread: u32,
@@ -282,7 +282,7 @@ impl Who {
 /// Bytes of shared memory that are distinguished: what is stored by itself is no less.
 const TOLD: usize = 2;
 
-/// Who has touched some bytes of shared memory since the last barrier.
+/// The accesses to some bytes of shared memory since the last barrier.
 #[derive(Clone, Copy, Default)]
 struct Touch {
     era: u32,

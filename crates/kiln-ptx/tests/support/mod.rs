@@ -5,7 +5,7 @@ mod interpreter;
 pub(crate) use interpreter::{Memory, Program, to_bf16};
 use kiln_ptx::{Argument, Kernel, Launch, Target};
 
-/// What a buffer holds before anything was written.
+/// The bytes of a buffer that was not written yet.
 const UNWRITTEN: u8 = 0xff;
 
 /// The words of f32.

@@ -1,4 +1,4 @@
-//! What changes the scores of a block: caps, slopes and masks.
+//! Changes to the scores of a block: caps, slopes and masks.
 
 use kiln_ir::Data;
 use kiln_ir::op::Sight;

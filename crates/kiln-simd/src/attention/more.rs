@@ -1,4 +1,4 @@
-//! What attention takes into account beside products: positions, lengths, windows, masks, caps of scores, slopes and sinks.
+//! The options of attention: positions, lengths, windows, masks, caps of scores, slopes and sinks.
 
 use kiln_ir::op::{Attention, AttentionExtents, Sight};
 use kiln_ir::{Bool, Data, Element};

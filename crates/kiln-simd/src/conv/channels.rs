@@ -131,7 +131,7 @@ fn one_pixel(
 /// Rows of the largest tile of any instruction set.
 const MANY_ROWS: usize = 14;
 
-/// How the columns of a block of rows are divided into tiles.
+/// The tiles of the columns of a block of rows.
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
     lanes: usize,

@@ -187,8 +187,8 @@ impl Frame {
     }
 }
 
-/// Which of `count` positions, `stride` pixels apart beginning at padded pixel `first`, are inside an image of `extent`
-/// pixels after `padding`, and the pixel under the first of them.
+/// The positions inside an image of `extent` pixels after `padding`, of `count` positions that are `stride` pixels apart and begin
+/// at padded pixel `first`; and the pixel under the first of them.
 fn span(count: usize, stride: usize, first: usize, padding: usize, extent: usize) -> (Range<usize>, usize) {
     let start = padding.saturating_sub(first).div_ceil(stride).min(count);
     let end = (extent + padding).saturating_sub(first).div_ceil(stride).clamp(start, count);

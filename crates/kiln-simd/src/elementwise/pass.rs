@@ -11,7 +11,7 @@ use crate::vector::{Kernel, LINE, Lanewise, Pair, Vector, unaligned};
 /// Total elements of operands and result that exceed the L1 cache but fit an L2 cache.
 const NEAR: Range<usize> = 12 * 1024..512 * 1024;
 
-/// How far ahead a line of the result is prefetched, in elements, if a vector is a line. A store waits for its line,
+/// The distance in elements at which a line of the result is prefetched, if a vector is a line. A store waits for its line,
 /// and hardware prefetchers that see one access to each line follow too late: on an AVX-512 Xeon sums of two vectors
 /// take 0.91 to 0.96 of the time from the L2 cache, other light functions 0.9 to 1.01. Lines of the operands arrive in
 /// time without this. From the L3 cache of an EPYC (Zen 4) prefetching makes passes take a fifth of the time.

@@ -1,4 +1,4 @@
-//! The packed way: loops over blocks that fit the caches, around tiles that fit the registers.
+//! The packed algorithm: loops over blocks that fit the caches, around tiles that fit the registers.
 //!
 //! Blocks of columns and of k, a few of k at a time, follow one another. In each, the threads take blocks of rows, and for each
 //! block of k pack these of A for themselves and run the tiles. Between blocks of k the sums stay in a place of their own in
@@ -297,8 +297,8 @@ impl Blocked<'_> {
     }
 }
 
-/// What the tiles of a step prefetch: A of the next rows, and B of a later panel, if this thread packs B and has not
-/// packed that panel yet.
+/// The data that the tiles of a step prefetch: A of the next rows, and B of a later panel, if this thread packs B and has
+/// not packed that panel yet.
 struct Asks {
     /// Number of rows that a tile can prefetch.
     turns: usize,

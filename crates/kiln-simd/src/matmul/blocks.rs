@@ -1,4 +1,4 @@
-//! How extents are cut: into blocks for the caches, tiles for the registers.
+//! The division of extents into blocks for the caches and tiles for the registers.
 
 /// Maximum products in a chain: a block of k. At 256 a panel of B (32 KiB) stays in the L1 cache while a panel of A
 /// streams past it; up to 320 one block is better than two short ones. Every algorithm divides k at the same positions.

@@ -1,4 +1,4 @@
-//! How a packed product is cut into blocks, and these into steps.
+//! The division of a packed product into blocks, and of these into steps.
 
 use super::blocks::{blocks, k_blocks};
 use super::driver::Gemm;
@@ -69,7 +69,7 @@ impl Block {
     }
 }
 
-/// How a product is divided into blocks.
+/// The division of a product into blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     k: usize,

@@ -1,5 +1,5 @@
-//! Products that lie in the L2 cache: their tiles read A and B where they are. The smallest take less time than a few dozen
-//! instructions beside their tiles would, so the way to those is short.
+//! Products that fit the L2 cache: their tiles read A and B in place. The smallest take less time than a few dozen
+//! instructions beside their tiles would, so their path is short.
 
 use super::blocks::{K_BLOCK, Tiles};
 use super::matrix::MatrixRef;

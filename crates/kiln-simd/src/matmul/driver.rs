@@ -1,4 +1,4 @@
-//! The ways of a product, and how it is split over threads.
+//! The choice of a product's algorithm, and its split over threads.
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::direct::{Direct, is_crowded};
@@ -20,8 +20,8 @@ const SKINNY_K: usize = 64;
 /// and 64 are slower by a tenth.
 const SKINNY_K_PAGES: usize = 32;
 
-/// How far ahead in its rows a skinny product prefetches B: two panels. With this many rows no hardware prefetcher
-/// follows them.
+/// The distance at which a skinny product prefetches B along its rows: two panels. With this many rows no hardware
+/// prefetcher follows them.
 const SKINNY_AHEAD: usize = 64;
 
 /// Columns of a skinny product at a time, so that the running sums stay in the L2 cache.

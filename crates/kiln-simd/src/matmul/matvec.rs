@@ -34,7 +34,7 @@ const VAST: usize = 128 * 1024 * 1024;
 /// a model, whose others have replaced them in farther caches.
 const FAR_HALVES: usize = 2 * 1024 * 1024;
 
-/// How many elements ahead in a row to prefetch. Rows of 16 bits are short: there it is the same place in the next rows.
+/// The number of elements to prefetch ahead in a row. Rows of 16 bits are short: there it is the same position in the next rows.
 const AHEAD: usize = 512;
 
 /// Elements of a matrix below which one thread is faster.

@@ -1,5 +1,4 @@
-//! The matrix product and its kin: packed and cache-blocked, with ways of their own for small, skinny and single-row
-//! products.
+//! Matrix products: packed and cache-blocked, with separate algorithms for small, skinny and single-row products.
 //!
 //! For other kernels: [`driver::Gemm`] is `C = A B` on raw matrices with strides ([`MatrixRef`]), or with a B packed in
 //! advance. C has contiguous rows. A may lie either way round.

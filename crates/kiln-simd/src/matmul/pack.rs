@@ -79,7 +79,7 @@ impl Routine for CopyRows {
     }
 }
 
-/// Whole panels of B with contiguous rows: `panels` of them side by side, so that a row is read in long runs.
+/// Copies whole panels of B with contiguous rows: `panels` of them side by side, so that a row is read in long runs.
 struct CopyPanels;
 
 /// The arguments of [`CopyPanels`].
@@ -96,7 +96,7 @@ pub(super) struct PanelsArgs {
     out: *mut f32,
 }
 
-/// How many rows ahead of the copy are prefetched: a run of a few lines of each row is too short for hardware
+/// The number of rows that are prefetched ahead of the copy: a run of a few lines of each row is too short for hardware
 /// prefetchers.
 const ROWS_AHEAD: usize = 8;
 

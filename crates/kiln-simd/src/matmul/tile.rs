@@ -124,7 +124,7 @@ pub(super) struct TileArgs {
     pub(super) c_stride: usize,
     /// Columns in the last vector.
     pub(super) last: usize,
-    /// What the sums are added to; null for nothing. Not for [`ROWS`].
+    /// The addend of the sums; null without one. Not for [`ROWS`].
     pub(super) plus: *const f32,
     /// Distance between its rows.
     pub(super) plus_stride: usize,
@@ -211,7 +211,7 @@ pub(super) const PANELS: usize = 3;
 /// loads anyway, which takes no additional time.
 pub(super) const PACKING: usize = 4;
 
-/// How many rows ahead a packing tile prefetches B.
+/// The number of rows that a packing tile prefetches B ahead.
 const ROWS_AHEAD: usize = 8;
 
 /// The tile of `R` rows and `C` vectors for the operand layout `KIND`.
@@ -536,7 +536,7 @@ pub(super) type TileFn = unsafe fn(&TileArgs);
 pub(super) struct TileSet {
     /// The largest tiles.
     pub(super) shape: TileShape,
-    /// By kind, vectors minus one, rows minus one.
+    /// Tile functions by kind, vectors minus one, rows minus one.
     fns: [[[TileFn; MAX_ROWS]; 3]; 5],
 }
 

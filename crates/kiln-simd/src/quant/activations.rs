@@ -296,7 +296,7 @@ unsafe fn round_symmetric(x: &[f32], out: *mut u8) {
     }
 }
 
-/// What the sums of the lanes of Q6_K start with, because 32 is subtracted from each of its integers.
+/// The initial sums of the lanes of Q6_K, because 32 is subtracted from each of its integers.
 #[inline(always)]
 fn corrections(sums: [i32; 16]) -> [i32; 16] {
     let mut corrections = [0; 16];

@@ -1,4 +1,4 @@
-//! Quantised blocks: to them, from them, and products with them.
+//! Quantised blocks: quantising, dequantising, and products.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]

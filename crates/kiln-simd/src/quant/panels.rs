@@ -41,7 +41,7 @@ const PANELS: usize = 256 << 10;
 /// Elements of x that a thread rounds at once.
 const ROUND: usize = 4096;
 
-/// What the integers of a format need.
+/// The properties of a format's integers.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     format: QuantFormat,
@@ -51,7 +51,7 @@ pub(super) struct Kind {
     groups: usize,
     /// Whether groups have minima. The integers are unsigned then.
     affine: bool,
-    /// What makes integers unsigned.
+    /// The offset that makes integers unsigned.
     offset: u8,
 }
 
@@ -62,7 +62,7 @@ impl Kind {
         Self { format, planes, groups: PIECE / layout.group, affine, offset: format.least().unsigned_abs() }
     }
 
-    /// How a product with `rows` rows of x is computed here, if it is.
+    /// The kind for a product with `rows` rows of x; `None` if it is not computed here.
     pub(super) fn new(simd: &Simd, format: QuantFormat, rows: usize) -> Option<Self> {
         let limits = WordLimits::new(simd.isa())?;
         let kind = Self::of(format, if simd.precision() == Precision::Int8 { 1 } else { 2 });
@@ -119,7 +119,7 @@ const PASSES: [usize; LANES] = [0, 4, 2, 6, 1, 5, 3, 7];
 /// The order of the pieces of a row.
 #[derive(Clone, Copy)]
 struct Order {
-    /// Where the pieces of each lane begin, if they are apart.
+    /// The beginnings of the pieces of each lane, if they are apart.
     starts: Option<[usize; LANES]>,
 }
 

@@ -166,7 +166,7 @@ impl<W: Weights> ByteKernel for Part<'_, W> {
     }
 }
 
-/// How many bytes ahead the weights are prefetched: into the next page, so that its address is translated in time, and
+/// The number of bytes that weights are prefetched ahead: into the next page, so that its address is translated in time, and
 /// far enough for the last-level cache. On an AVX-512 Xeon, weights in that cache are read at the rate of the
 /// second-level cache with 4 KiB, a fifth to a third slower with 2 KiB, a tenth slower without prefetching.
 const AHEAD: usize = 4096;

@@ -1,4 +1,4 @@
-//! The weights of each format: how a run of 256 elements adds to sums.
+//! The weights of each format: products of runs of 256 elements.
 
 use std::marker::PhantomData;
 
@@ -231,7 +231,7 @@ pub(super) trait Pieces {
     /// # Safety
     /// The instruction set of `B` is available; `w` is readable for a run.
     unsafe fn scales<B: Bytes>(w: *const u8) -> B::Eight;
-    /// What is added to the pieces, if the format has that.
+    /// The minima that are added to the pieces, if the format has them.
     ///
     /// # Safety
     /// The instruction set of `B` is available; `w` is readable for a run.

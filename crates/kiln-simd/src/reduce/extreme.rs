@@ -1,4 +1,4 @@
-//! The greatest and the least of a slice, and where they stand.
+//! The greatest and the least element of a slice, and their positions.
 //!
 //! The hot loop takes the hardware's maximum, which ignores NaN on the left, and notes with one comparison for two
 //! vectors whether there was any. What that loop cannot say is settled afterwards: a zero may have either sign, so the

@@ -75,7 +75,7 @@ trait Rule: Copy + Send + Sync {
     unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut Self::Out);
 }
 
-/// How a reduction runs: a [`Rule`], or one with a final step.
+/// A reduction: a [`Rule`], or one with a final step.
 trait Reducer: Copy {
     /// The type of the result.
     type Out;

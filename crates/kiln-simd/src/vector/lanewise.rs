@@ -1,4 +1,4 @@
-//! What formulas are made of: arithmetic lane by lane, on one vector or on two at once.
+//! Arithmetic lane by lane for formulas, on one vector or on two at once.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 

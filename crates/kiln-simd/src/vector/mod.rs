@@ -1,11 +1,11 @@
-//! The only place with intrinsics: a [`Vector`] of f32 lanes for each instruction set, and the way into code compiled
+//! The only module with intrinsics: a [`Vector`] of f32 lanes for each instruction set, and the dispatch to code compiled
 //! for it.
 //!
 //! Algorithms are written once, generic over [`Vector`], as a [`Kernel`]. [`dispatch`] enters them through one
 //! function an instruction set that carries the `target_feature` attribute; everything below is `#[inline(always)]`,
 //! so the whole kernel is compiled with those features.
 //!
-//! A value of a vector type is the witness that its instruction set is there: making one is unsafe, computing with it
+//! A value of a vector type proves that its instruction set is available: making one is unsafe, computing with it
 //! is not.
 
 #[cfg(target_arch = "x86_64")]
@@ -499,7 +499,7 @@ pub(crate) const MAX_LANES: usize = 16;
 
 /// An algorithm that is compiled for every instruction set.
 pub(crate) trait Kernel: Sized {
-    /// What it returns.
+    /// The type of the result.
     type Output;
 
     /// The algorithm. Implementations are `#[inline(always)]`.

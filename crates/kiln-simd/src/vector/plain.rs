@@ -1,10 +1,10 @@
-//! The way into code without vectors of its own, from which the compiler makes them.
+//! The dispatch to plain Rust that the compiler vectorises.
 
 use crate::Isa;
 
 /// An algorithm in plain Rust that is compiled with the features of instruction sets.
 pub(crate) trait PlainKernel {
-    /// What it returns.
+    /// The type of the result.
     type Output;
 
     /// The algorithm. Implementations are `#[inline(always)]`.

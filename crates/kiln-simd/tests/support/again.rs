@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Where it is set, this process is the one under the limit.
+/// If it is set, this process is the one under the limit.
 const CHILD: &str = "KILN_TEST_CHILD";
 
 /// Whether this is the process under the limit.

@@ -1,4 +1,4 @@
-//! What tests share.
+//! Helpers of the tests.
 
 /// The number n of the environment variable `KILN_SAMPLE`: on an emulated processor, tests that walk through many sizes or cases take
 /// every n-th of them. At least 1, which means all.

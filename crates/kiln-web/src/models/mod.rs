@@ -56,7 +56,7 @@ async fn loading(bytes: u64, options: &JsValue) -> Result<Loading> {
             return Err(kiln::Error::Unavailable { what: "WebGPU".into(), reason }.into());
         }
         (other, _) => {
-            return Err(parameter("device", format!("{other:?} is unknown; auto, gpu and cpu are known")).into());
+            return Err(parameter("device", format!("expected auto, gpu or cpu, found {other:?}")).into());
         }
     };
     let engine = builder.build_async().await?;
@@ -96,7 +96,7 @@ impl ModelLoader {
         })
     }
 
-    /// Takes the next bytes of the file. Weights that are complete go to the GPU.
+    /// Takes the next bytes of the file. Complete weights are uploaded to the GPU.
     pub fn push(&self, bytes: Uint8Array) -> Promise {
         let held = self.0.clone();
         promise(async move {
@@ -107,7 +107,7 @@ impl ModelLoader {
         })
     }
 
-    /// What the model is and the memory that it takes, once the header has come.
+    /// Describes the model and the memory that it takes, once the header has arrived.
     pub fn plan(&self, options: JsValue) -> Result<JsValue, JsValue> {
         let held = self.0.borrow();
         let Some(loading) = held.as_ref() else { return Ok(JsValue::UNDEFINED) };
@@ -125,19 +125,19 @@ impl ModelLoader {
         Ok(object.into())
     }
 
-    /// Whether the weights go to a GPU.
+    /// Whether the weights are uploaded to a GPU.
     pub fn on_gpu(&self) -> bool {
         self.0.borrow().as_ref().is_some_and(|loading| loading.gpu.is_some())
     }
 
-    /// Why there is no GPU, if it was looked for.
+    /// The reason why no GPU is used, if one was looked for.
     pub fn problem(&self) -> Option<String> {
         let held = self.0.borrow();
         let loading = held.as_ref().filter(|loading| loading.gpu.is_none())?;
         loading.engine.gpu_problem().map(ToString::to_string)
     }
 
-    /// The model, once all bytes have come.
+    /// Returns the model, after all bytes have arrived.
     pub fn finish(&self) -> Promise {
         let held = self.0.clone();
         let requests = Rc::new(Requests::default());
@@ -201,15 +201,15 @@ pub struct Model(Rc<Requests>);
 
 #[wasm_bindgen]
 impl Model {
-    /// Asks for something: see [`Kind`].
+    /// Adds a request to the queue: see [`Kind`].
     pub fn ask(&self, what: &str, of: JsValue) -> Promise {
         match Kind::named(what) {
             Some(kind) => self.0.ask(kind, of),
-            None => promise(std::future::ready(Err(parameter("ask", format!("{what:?} is nothing to ask")).into()))),
+            None => promise(std::future::ready(Err(parameter("ask", format!("{what:?} is not a request")).into()))),
         }
     }
 
-    /// Ends the model. Its memory is free once the last answer was given.
+    /// Closes the model. Its memory is freed after the last answer.
     pub fn close(&self) {
         self.0.close();
     }

@@ -1,4 +1,4 @@
-//! What a page asks of a model, in turn.
+//! The requests of a page to a model, answered in order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// What kind of device an adapter is.
+/// The kind of an adapter's device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AdapterKind {
@@ -36,14 +36,14 @@ impl From<wgpu::DeviceType> for AdapterKind {
 pub struct AdapterInfo {
     /// Its position in [`crate::GpuDevice::list_adapters`].
     pub index: usize,
-    /// What it calls itself. Equal GPUs have equal names.
+    /// Its name, from the driver. Equal GPUs have equal names.
     pub name: String,
-    /// What tells it from the others: its name, and from the second of that name on its number among them, as in
+    /// A unique label: its name, and from the second adapter of that name on its number among them, as in
     /// `NVIDIA H200 #2`.
     pub label: String,
-    /// What it is.
+    /// The kind of its device.
     pub kind: AdapterKind,
-    /// The interface it is reached through: `vulkan`, `metal`, `dx12`, `webgpu`.
+    /// The name of its API: `vulkan`, `metal`, `dx12`, `webgpu`.
     pub api: String,
     /// The driver and its version.
     pub driver: String,
@@ -57,8 +57,8 @@ impl fmt::Display for AdapterInfo {
     }
 }
 
-/// The interfaces to search for adapters: all, or those of `WGPU_BACKEND`. OpenGL is excluded: its drivers lack most of
-/// what compute needs, and some crash during enumeration.
+/// The APIs to search for adapters: all, or those of `WGPU_BACKEND`. OpenGL is excluded: its drivers lack most of what
+/// compute needs, and some crash during enumeration.
 pub(crate) fn asked() -> wgpu::Backends {
     wgpu::Backends::PRIMARY & wgpu::Backends::from_env().unwrap_or(wgpu::Backends::PRIMARY)
 }
@@ -137,7 +137,7 @@ fn is_another(info: wgpu::AdapterInfo, seen: &mut Vec<(wgpu::AdapterInfo, Vec<wg
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread enumerated the adapters.
+    /// The number of times that this thread enumerated the adapters.
     pub(crate) static LISTINGS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -1,4 +1,4 @@
-//! An open device: its queue, its compiled kernels, its memory, and what became of it.
+//! An open device: its queue, its compiled kernels, its memory, and its loss.
 
 #[cfg(not(target_arch = "wasm32"))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -128,7 +128,7 @@ fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Erro
     Some(Error::Driver { what: what.to_owned(), device: device.to_owned(), message })
 }
 
-/// Why a device is lost, once it is. Clones share it.
+/// The reason why a device is lost, once it is. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lost(Arc<Mutex<Option<String>>>);
 
@@ -164,7 +164,7 @@ impl GpuDevice {
         self.still_open()
     }
 
-    /// Whether products of f16 go through cooperative matrices (tensor cores).
+    /// Whether products of f16 use cooperative matrices (tensor cores).
     pub fn has_cooperative_matrices(&self) -> bool {
         self.inner.target.cooperative
     }
@@ -174,7 +174,7 @@ impl GpuDevice {
         self.inner.pipelines.len()
     }
 
-    /// Ends the device, as unplugging it would: whatever is asked of it from then on is [`Error::DeviceLost`].
+    /// Ends the device, as unplugging it would: every later call returns [`Error::DeviceLost`].
     pub fn destroy(&self) {
         self.inner.device.destroy();
         self.inner.lost.record("it was destroyed".into());
@@ -381,7 +381,7 @@ impl Scopes {
     }
 }
 
-/// How long to poll before blocking: being woken by the driver takes longer, above all on virtual machines.
+/// The time to poll before blocking: a wake-up by the driver takes longer, above all on virtual machines.
 #[cfg(not(target_arch = "wasm32"))]
 const SOON: Duration = Duration::from_micros(200);
 
@@ -412,7 +412,7 @@ fn wait_for<T>(
     }
 }
 
-/// What polling a device returns.
+/// The result of polling a device.
 #[cfg(not(target_arch = "wasm32"))]
 type Polled = std::result::Result<wgpu::PollStatus, wgpu::PollError>;
 

@@ -1,9 +1,9 @@
-//! Element-wise work from host to host without copies on the device: operands are written where the kernel reads them, and
-//! results are read where it wrote them.
+//! Element-wise work from host to host in mapped memory, without copies on the device: the host writes operands where the
+//! kernel reads them, and reads results where it wrote them.
 //!
-//! Memory that a device and the host both see is slower for one of the two. Where everything is touched once that does not
-//! matter, and what takes the time of a small operation, the commands and the waiting between them, is less: `add`
-//! from host to host in benches/gpu.
+//! Memory that a device and the host both see is slower for one of the two. That does not matter if everything is accessed
+//! once, and it saves commands and the waits between them, which take most of the time of a small operation: `add` from host
+//! to host in benches/gpu.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub(crate) fn takes(device: &GpuDevice, plan: &Plan) -> bool {
     device.inner.direct && elementwise && written && tensors.sum::<u64>() <= MOST_BYTES
 }
 
-/// A plan whose operands and results lie in memory of host and device.
+/// A plan whose operands and results are in memory that host and device share.
 #[derive(Debug)]
 pub struct Direct {
     executable: Executable<GpuDevice>,

@@ -1,4 +1,4 @@
-//! The device: everything of wgpu that is not a kernel.
+//! The device: all uses of wgpu except kernels.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod absent;

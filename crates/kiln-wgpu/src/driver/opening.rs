@@ -115,15 +115,15 @@ fn most_bound(limit: u64) -> u64 {
 impl GpuDevice {
     blocking_and_async! {
         /// Opens the adapter that the environment variable `KILN_ADAPTER` names, or else the best one: a discrete GPU before
-        /// an integrated one. A driver in software is used only when it is asked for.
+        /// an integrated one. A software driver is used only on request.
         ///
         /// # Errors
-        /// [`Error::Unavailable`] where there is no such adapter; the error lists those that exist; [`Error::Driver`] where its driver refuses.
+        /// [`Error::Unavailable`] if no such adapter exists; the error lists those that exist. [`Error::Driver`] if its driver refuses.
         pub fn new, new_async(waiting) -> Result<Self> {
             Self::open_waiting(&AdapterChoice::Best, &GpuDeviceOptions::new(), waiting).await
         }
 
-        /// Opens an adapter of choice.
+        /// Opens the chosen adapter.
         ///
         /// # Errors
         /// The errors of [`GpuDevice::new_async`].
@@ -131,7 +131,7 @@ impl GpuDevice {
             Self::open_waiting(choice, &GpuDeviceOptions::new(), waiting).await
         }
 
-        /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
+        /// Opens the chosen adapter with these options. Concurrent calls open one device at a time.
         ///
         /// # Errors
         /// The errors of [`GpuDevice::new_async`].
@@ -139,8 +139,8 @@ impl GpuDevice {
             Self::open_waiting(choice, options, waiting).await
         }
 
-        /// Every adapter of the machine, software too, in the order of their indices. A GPU that two interfaces reach is there
-        /// once, through Vulkan; `WGPU_BACKEND=dx12` leaves Vulkan out.
+        /// Every adapter of the machine, including software, in the order of their indices. A GPU with two APIs is listed once, with
+        /// Vulkan; `WGPU_BACKEND=dx12` excludes Vulkan.
         pub fn list_adapters, list_adapters_async(waiting) -> Vec<AdapterInfo> {
             Self::list_waiting(waiting).await
         }
@@ -148,12 +148,12 @@ impl GpuDevice {
         /// The adapter that would be opened, without opening it.
         ///
         /// # Errors
-        /// [`Error::Unavailable`] where there is no such adapter; the error lists those that exist.
+        /// [`Error::Unavailable`] if no such adapter exists; the error lists those that exist.
         pub fn find, find_async(waiting, choice: &AdapterChoice) -> Result<AdapterInfo> {
             Self::find_waiting(choice, waiting).await
         }
 
-        /// Whether [`GpuDevice::new_async`] would find an adapter; asked of the machine once.
+        /// Whether [`GpuDevice::new_async`] would find an adapter; the machine is queried once.
         pub fn is_available, is_available_async(waiting) -> bool {
             static AVAILABLE: OnceLock<bool> = OnceLock::new();
             if let Some(&known) = AVAILABLE.get() {
@@ -164,7 +164,7 @@ impl GpuDevice {
         }
     }
 
-    /// The interfaces to GPUs (Vulkan, Metal, DX12) through which none is reached here, each with the reason.
+    /// The GPU APIs (Vulkan, Metal, DX12) without an adapter on this machine, each with the reason.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn absent_apis() -> Vec<AbsentApi> {
         absent(&Self::list_adapters())

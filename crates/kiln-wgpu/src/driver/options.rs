@@ -1,11 +1,11 @@
-//! How a device is opened.
+//! Options for opening a device.
 
 #[cfg(not(target_arch = "wasm32"))]
 use std::path::PathBuf;
 
 use kiln_ir::Precision;
 
-/// How a device is opened: by default with all that it can do, and without files.
+/// Options for opening a device. By default it has all supported features, and pipelines are not cached in files.
 ///
 /// ```no_run
 /// use kiln_wgpu::{AdapterChoice, GpuDeviceOptions, GpuDevice};
@@ -33,24 +33,24 @@ impl GpuDeviceOptions {
         Self::default()
     }
 
-    /// Plain WebGPU, as a browser has it: nothing that the device can do beyond is used.
+    /// Uses plain WebGPU, as a browser has it, and none of the device's other features.
     pub fn plain(self) -> Self {
         Self { plain: true, ..self }
     }
 
-    /// Checks every index and bounds every loop of every kernel at run time. Without it that is left out of kernels that
-    /// need none; with [`GpuDeviceOptions::plain`], and in browsers, it never is.
+    /// Checks every index and bounds every loop of every kernel at run time. Without this option, kernels that need no checks
+    /// omit them, except with [`GpuDeviceOptions::plain`] and in browsers.
     pub fn checks(self) -> Self {
         Self { checks: true, ..self }
     }
 
-    /// Measures how long each kernel runs: [`crate::GpuCommandBatch::profile`] tells. Every kernel is then a pass of its own,
-    /// which takes longer. Where the adapter has no clock, opening it is [`kiln_ir::Error::Unavailable`].
+    /// Measures the time of each kernel, which [`crate::GpuCommandBatch::profile`] returns. Every kernel is then a pass of its own,
+    /// which takes longer. If the adapter has no timestamps, opening it returns [`kiln_ir::Error::Unavailable`].
     pub fn profile(self) -> Self {
         Self { profile: true, ..self }
     }
 
-    /// With what precision products may read their operands. With [`Precision::Tf32`], [`Precision::Bf16`] and
+    /// Sets the precision with which products may read their operands. With [`Precision::Tf32`], [`Precision::Bf16`] and
     /// [`Precision::Int8`] products of many rows with quantised weights round both operands to f16, if the device has
     /// cooperative matrices ([`crate::GpuDevice::has_cooperative_matrices`]); [`crate::numerics::bound_on`] gives the bound.
     /// All other products keep the contract.
@@ -73,12 +73,12 @@ impl GpuDeviceOptions {
         features
     }
 
-    /// Keeps compiled pipelines in a file in this folder, so that the next process need not compile them again. It is made
-    /// where it is not there; a file for each adapter and driver. Without effect where the driver does not offer it
-    /// (wgpu does on Vulkan alone) and with [`GpuDeviceOptions::plain`].
+    /// Keeps compiled pipelines in a file in this folder, so that the next process need not compile them again. The folder is
+    /// created if it does not exist. It has a file for each adapter and driver. The option has no effect if the driver does not
+    /// support it (wgpu does on Vulkan alone) and with [`GpuDeviceOptions::plain`].
     ///
-    /// The driver trusts what the file holds. What was damaged, or written for another driver or by another version of
-    /// kiln, is found and replaced; what someone forged is not: the folder has to be one that nobody else may write to.
+    /// The driver trusts the contents of the file. A file that is damaged, or written for another driver or by another version
+    /// of kiln, is detected and replaced; a forged file is not: nobody else may have write access to the folder.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn pipeline_folder(self, folder: impl Into<PathBuf>) -> Self {
         Self { pipeline_folder: Some(folder.into()), ..self }

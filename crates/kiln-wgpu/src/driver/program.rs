@@ -1,4 +1,4 @@
-//! Dispatches that are compiled and bound to memory: how they are submitted, and how results are read.
+//! Dispatches that are compiled and bound to memory, their submission, and the readback of results.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Idle buffers for downloads, which are used again and again.
+//! Idle buffers for downloads, which are reused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

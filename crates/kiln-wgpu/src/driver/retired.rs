@@ -16,7 +16,7 @@ pub(crate) struct Opened {
     pub(crate) queue: wgpu::Queue,
     pub(crate) features: wgpu::Features,
     pub(crate) limits: wgpu::Limits,
-    /// Why the device is lost, once it is.
+    /// The reason why the device is lost, once it is.
     pub(super) lost: Lost,
 }
 

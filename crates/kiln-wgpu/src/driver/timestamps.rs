@@ -1,4 +1,4 @@
-//! How long each kernel of an execution took, by the clock of the device.
+//! The time of each kernel of an execution, by the clock of the device.
 
 use kiln_device::waiting::Waiting;
 use kiln_device::{KernelTime, Profile};

@@ -99,7 +99,7 @@ fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     }
 }
 
-/// How the keys and values for few queries are stored.
+/// The storage of the keys and values for few queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stored {
     Floats(DType),

@@ -1,4 +1,4 @@
-//! Between types of elements.
+//! Casts between element types.
 
 use kiln_ir::op::Cast;
 use kiln_ir::{DType, Result, TensorType};

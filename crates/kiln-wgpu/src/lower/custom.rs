@@ -20,7 +20,7 @@ pub struct WgslKernel {
     launch: fn(&CustomCall<'_>) -> Result<WgslLaunch>,
 }
 
-/// How a [`WgslKernel`] is launched.
+/// The launch of a [`WgslKernel`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WgslLaunch {
     /// The parameters as words, in the order of the source; `f32::to_bits` makes a word of a number.
@@ -30,7 +30,7 @@ pub struct WgslLaunch {
 }
 
 impl WgslKernel {
-    /// A kernel, and the function that says how it is launched for a call.
+    /// A kernel, and the function that returns its launch for a call.
     pub const fn new(source: &'static str, launch: fn(&CustomCall<'_>) -> Result<WgslLaunch>) -> Self {
         Self { source, launch }
     }

@@ -43,7 +43,7 @@ const COOPERATIVE_ROWS: usize = 128;
 /// About twice as many workgroups as a large device runs at once.
 const PLENTY: usize = 256;
 
-/// How a tiled product is divided.
+/// The tiles of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tiling {
     /// Side of a tile.
@@ -378,7 +378,7 @@ fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Re
     Ok(copy)
 }
 
-/// How many invocations share a row of `k` elements: as few as give enough workgroups and chains of at most 256
+/// The number of invocations that share a row of `k` elements: as few as give enough workgroups and chains of at most 256
 /// products.
 pub(super) fn lanes(batch: usize, rows: usize, k: usize) -> usize {
     let groups = |lanes: usize| batch * rows.div_ceil(4 * WORKGROUP as usize / lanes);

@@ -375,7 +375,7 @@ fn is_done(steps: &[Dispatch], split: &Dispatch) -> bool {
     steps.iter().rev().take(LAST).find(|step| is_same(step) || writes(step)).is_some_and(is_same)
 }
 
-/// What a product of few rows does beside it.
+/// An operation that is fused with a product of few rows.
 #[derive(Debug, Clone, Copy)]
 enum More {
     Nothing,

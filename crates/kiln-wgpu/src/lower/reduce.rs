@@ -222,7 +222,7 @@ struct Columns {
     partial: bool,
 }
 
-/// How workgroups share columns.
+/// The division of columns among workgroups.
 struct Tiling {
     /// Columns of a workgroup.
     across: usize,

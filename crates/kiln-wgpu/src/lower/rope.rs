@@ -49,7 +49,7 @@ impl Lower<GpuDevice> for Rope {
 struct Angles {
     /// The positions of rows.
     at: Option<Value>,
-    /// What divides the angles.
+    /// The divisors of the angles.
     factors: Option<Value>,
 }
 

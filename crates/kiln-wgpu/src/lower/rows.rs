@@ -1,4 +1,4 @@
-//! How operations on rows run their kernels: softmax and the normalisations.
+//! The dispatches of operations on rows: softmax and the normalisations.
 //!
 //! A team of invocations holds a row in registers: one dispatch, every element read once. Longer rows are measured in
 //! parts, what is known of these is joined, and a last dispatch reads the rows again.
@@ -21,7 +21,7 @@ const APPLIED: usize = 4;
 const INVOCATIONS: usize = 1 << 17;
 const BUSY: usize = 512;
 
-/// How invocations share rows.
+/// The division of rows among invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sharing {
     rows: usize,

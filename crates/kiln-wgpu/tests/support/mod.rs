@@ -1,7 +1,11 @@
 //! The device that tests run on.
 
+#[path = "../../../kiln-device/tests/support/skip.rs"]
+mod skip;
+
 use kiln_ir::Error;
 use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice, GpuDeviceOptions};
+use skip::skip;
 
 /// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Without one
 /// the test is left out, and says so; with `wgpu` in `KILN_REQUIRE` it fails instead.
@@ -22,9 +26,10 @@ pub(crate) fn device_where(options: &GpuDeviceOptions, allowed: impl Fn(&Error) 
     match GpuDevice::open_with(&choice, options) {
         Ok(device) => Some(device),
         Err(why) => {
-            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
-            assert!(allowed(&why) || !required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
-            eprintln!("skipped: {why}");
+            match allowed(&why) {
+                true => eprintln!("skipped: {why}"),
+                false => skip("wgpu", why),
+            }
             None
         }
     }

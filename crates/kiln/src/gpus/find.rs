@@ -50,7 +50,7 @@ mod adapters {
     pub(super) fn chosen_group(choices: &[AdapterChoice], opening: &Opening) -> Result<Gpu> {
         let labels = choices.iter().map(|choice| Ok(GpuDevice::find(choice)?.label)).collect::<Result<Vec<_>>>()?;
         match labels.len() {
-            0 => Err(Error::Unavailable { what: "a group of adapters".into(), reason: "expected one or more adapters, found 0".into() }),
+            0 => Err(Error::Unavailable { what: "a group of adapters".into(), reason: "0 adapters; add one".into() }),
             _ => Ok(named(&labels.join(AND), opening)),
         }
     }
@@ -67,7 +67,7 @@ mod adapters {
         if gpus.is_empty() {
             // If there is no adapter at all, this error says why.
             let software = GpuDevice::find(&AdapterChoice::Any)?;
-            let reason = format!("{} is software, which is used only if it is requested by name", software.label);
+            let reason = format!("{} is software, which is used only if it is requested explicitly", software.label);
             return Err(Error::Unavailable { what: "a GPU".into(), reason });
         }
         Ok(gpus)
@@ -140,7 +140,7 @@ mod cuda {
             (_, other) => {
                 let reason = match other {
                     Some(other) => format!("{} is of another kind; use equal devices in a group", place(other)),
-                    None => "expected one or more ordinals, found 0".into(),
+                    None => "0 devices; add one".into(),
                 };
                 Err(Error::Unavailable { what: "a group of CUDA devices".into(), reason })
             }
@@ -151,7 +151,7 @@ mod cuda {
     pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
         if devices.is_empty() {
-            let reason = "the driver lists devices, but opening each of them failed".into();
+            let reason = "the driver reports no usable device".into();
             return Err(Error::Unavailable { what: "CUDA".into(), reason });
         }
         Ok(devices.iter().map(|info| named(&place(info), opening)).collect())

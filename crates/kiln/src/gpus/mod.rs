@@ -236,7 +236,7 @@ impl Gpu {
         let device: &dyn std::any::Any = &*self.0.device;
         match device.downcast_ref::<On<kiln_wgpu::GpuDevice>>() {
             Some(on) => on.device_waiting(WAITING).await,
-            None => Err(Error::Unavailable { what: self.name().to_owned(), reason: "it is not a device of wgpu".into() }),
+            None => Err(Error::Unavailable { what: self.name().to_owned(), reason: "not a wgpu device".into() }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What this machine is and what kiln finds on it.
+//! The properties of this machine, and the instruction sets and devices that kiln finds on it.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(super) struct Machine {
 pub(super) struct Cache {
     pub(super) level: u32,
     pub(super) kib: u64,
-    /// How many threads of the system share it.
+    /// The number of threads of the system that share it.
     pub(super) shared_by: usize,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Backend {
 }
 
 impl Machine {
-    /// How many threads may be used: `2 threads`, `2 of 16 threads`.
+    /// The number of threads that may be used: `2 threads`, `2 of 16 threads`.
     pub(super) fn threads(&self) -> String {
         let of = if self.processors > self.threads { format!(" of {}", self.processors) } else { String::new() };
         format!("{}{of} thread{}", self.threads, if self.threads == 1 && of.is_empty() { "" } else { "s" })
@@ -94,7 +94,7 @@ fn caches(directory: &Path) -> Vec<Cache> {
     (0..8).filter_map(cache).collect()
 }
 
-/// How many numbers `3` or `0-7` names.
+/// The number of processors that `3` or `0-7` names.
 fn range_length(text: &str) -> usize {
     match text.split_once('-') {
         Some((from, to)) => match (from.parse::<usize>(), to.parse::<usize>()) {

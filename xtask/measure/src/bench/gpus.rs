@@ -36,7 +36,7 @@ pub(super) struct Adapter {
 #[derive(Debug, Serialize)]
 pub(super) struct Series {
     pub(super) operation: &'static str,
-    /// What the size means.
+    /// The meaning of the size.
     pub(super) shape: &'static str,
     pub(super) unit: &'static str,
     /// The better of one thread and all threads, on the best instruction set.
@@ -55,7 +55,7 @@ pub(super) struct OnAdapter {
     pub(super) copy: Vec<Point>,
     pub(super) resident_pays: Pays,
     pub(super) host_pays: Pays,
-    /// Why sizes are missing, where the device refused them.
+    /// The reason for missing sizes, if the device refused them.
     pub(super) refused: Option<String>,
 }
 

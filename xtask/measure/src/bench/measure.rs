@@ -28,7 +28,7 @@ pub(super) struct Limit {
 #[derive(Debug, Serialize)]
 pub(super) struct Series {
     pub(super) operation: &'static str,
-    /// What the size means.
+    /// The meaning of the size.
     pub(super) shape: &'static str,
     pub(super) unit: &'static str,
     pub(super) variants: Vec<Variant>,

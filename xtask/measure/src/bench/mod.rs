@@ -3,13 +3,13 @@
 //!
 //! Each step is a module that returns plain data; [`report`] turns the data into a table, a page and a JSON file.
 
+mod example_image;
 mod find;
 mod gpus;
 mod measure;
 mod models;
 mod numbers;
 mod operations;
-mod picture;
 mod report;
 mod routing;
 mod verify;
@@ -29,7 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench --quick             a first look, under two minutes; open target/kiln/report.html
   cargo xtask bench --only matmul,exp   verify and measure these alone
-  cargo xtask bench --picture cat.jpg   with your image in the report
+  cargo xtask bench --image cat.jpg   with your image in the report
   cargo xtask bench --model chat.gguf --only 'language models'
                                         tokens a second of your model on every device, and nothing else
 
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     only: Vec<String>,
     /// The image to filter, PNG or JPEG, instead of the one in the repository.
     #[arg(long, value_name = "FILE")]
-    picture: Option<PathBuf>,
+    image: Option<PathBuf>,
     /// A language model to measure, a GGUF file or a folder of safetensors; may be given several times. Without one,
     /// models of the shape of SmolLM2-135M with random weights are written to DIR: in Q8_0 and F16, with --quick in Q8_0
     /// alone. Each processes a prompt of 512 tokens and generates 128, then 64 for each of 4 and 16 sequences at once;
@@ -65,7 +65,8 @@ pub(crate) struct Arguments {
     /// sequence, and no test begins 4 seconds after the first.
     #[arg(long, value_name = "FILE")]
     model: Vec<PathBuf>,
-    /// Also write the page of measurements: docs/measurements.md if no file is named.
+    /// Also write the page of measurements: docs/measurements.md if no file is named. Rows of this machine whose figures moved by less
+    /// than 10 % (25 % where they carry the mark of a disturbed one) stay.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/measurements.md")]
     write_docs: Option<PathBuf>,
     /// The output of `cargo bench -p kiln-benches ... -- --json`, for the part of that page about peers; one file or
@@ -99,7 +100,7 @@ struct Report {
     /// None where no adapter is in use.
     gpus: Option<gpus::Gpus>,
     language_models: Option<models::Models>,
-    picture: Option<picture::Filtered>,
+    image: Option<example_image::Filtered>,
     routing: Option<routing::Routing>,
     /// Seconds that the run took.
     seconds: f64,
@@ -116,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     models::check(&arguments.model)?;
     let peers = report::docs::read_peers(&arguments.peers)?;
     std::fs::create_dir_all(&arguments.out).map_err(|e| format!("--out {}: {e}", arguments.out.display()))?;
-    let shown = picture::Source::open(arguments.picture.as_deref(), &arguments.out)?;
+    let shown = example_image::Source::open(arguments.image.as_deref(), &arguments.out)?;
     let machine = find::machine();
     let backends = find::backends();
     report::table::heading("Instruction sets and devices");
@@ -174,10 +175,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         language_models = Some(measured);
     }
 
-    let (mut picture, mut routes) = (None, None);
+    let (mut image, mut routes) = (None, None);
     if whole {
         report::table::heading("Image filter");
-        picture = Some(picture::run(&engine, &shown)?);
+        image = Some(example_image::run(&engine, &shown)?);
         report::table::heading("Routing");
         routes = Some(routing::judge(&engine, arguments.quick)?);
     }
@@ -195,7 +196,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         measurements,
         gpus,
         language_models,
-        picture,
+        image,
         routing: routes,
         seconds: start.elapsed().as_secs_f64(),
     };
@@ -206,7 +207,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     println!("  {:.0} s; the report is {}", report.seconds, html.display());
     if let Some(path) = &arguments.write_docs {
         let earlier = if path.exists() { std::fs::read_to_string(path)? } else { String::new() };
-        let page = report::docs::page(&report, &peers)?;
+        let page = report::steady::steady(&report::docs::page(&report, &peers)?, &earlier);
         crate::write(path, page + report::docs::other_machines(&earlier))?;
         println!("  wrote {}", path.display());
     }
@@ -238,7 +239,7 @@ fn command(arguments: &Arguments) -> String {
         let names = arguments.only.join(",");
         words.push(if names.contains(' ') { format!("--only '{names}'") } else { format!("--only {names}") });
     }
-    words.extend(arguments.picture.as_ref().map(|picture| format!("--picture {}", name(picture))));
+    words.extend(arguments.image.as_ref().map(|image| format!("--image {}", name(image))));
     words.extend(arguments.model.iter().map(|model| format!("--model {}", name(model))));
     words.extend(arguments.write_docs.as_ref().map(|_| "--write-docs".to_owned()));
     if !arguments.peers.is_empty() {

@@ -20,7 +20,7 @@ pub(super) enum Ceiling {
 /// An operation to be measured over sizes.
 pub(super) struct Measured {
     pub(super) name: &'static str,
-    /// What the size means.
+    /// The meaning of the size.
     pub(super) shape: &'static str,
     pub(super) ceiling: Ceiling,
     /// Sizes of a thorough run; a quick one takes every second, the last among them.

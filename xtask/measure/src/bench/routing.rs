@@ -17,7 +17,7 @@ pub(super) struct Calibration {
     pub(super) seconds: f64,
 }
 
-/// How good the decisions are.
+/// The quality of the decisions.
 #[derive(Debug, Serialize)]
 pub(super) struct Routing {
     pub(super) places: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct Routing {
     pub(super) map: Vec<MapRow>,
 }
 
-/// What one graph takes on the CPU, on each GPU and as planned, measured and predicted.
+/// The times of one graph on the CPU, on each GPU and as planned, measured and predicted.
 #[derive(Debug, Serialize)]
 pub(super) struct GraphTimes {
     pub(super) graph: String,
@@ -60,7 +60,7 @@ pub(super) struct PolicyRow {
     pub(super) held_out: Option<f64>,
 }
 
-/// What one problem takes, measured and predicted.
+/// The times of one problem, measured and predicted.
 #[derive(Debug, Serialize)]
 pub(super) struct ProblemRow {
     pub(super) problem: String,

@@ -9,10 +9,10 @@ use kiln_ir::{Buffer, Data, Error, Operand, Operations, TensorType};
 use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use xtask_verify::{Backend, Expectation, Row};
 
-/// Every how many cases GPUs run one in a quick run: their kernels take longer to compile than to run.
+/// GPUs run every this many-th case in a quick run: their kernels take longer to compile than to run.
 const SAMPLE: usize = 16;
 
-/// Where kernels of CUDA are kept, for the next run: a folder that only its owner writes to.
+/// The folder that keeps kernels of CUDA for the next run; only its owner writes to it.
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/kernels");
 
 /// Verifies the operations that `wants` accepts on every backend of this machine.
@@ -29,7 +29,7 @@ pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Vec<Row> {
     rows
 }
 
-/// What a reader has to know of backends that ran a sample of the cases.
+/// The note about backends that ran a sample of the cases.
 pub(super) fn sample(rows: &[Row]) -> Option<String> {
     let mut of = BTreeMap::<&str, (usize, usize)>::new();
     for row in rows {

@@ -70,7 +70,7 @@ impl<T> AttentionOperands<T> {
         }
     }
 
-    /// References to those that are present.
+    /// References to the operands that are present.
     pub fn as_ref(&self) -> AttentionOperands<&T> {
         AttentionOperands {
             mask: self.mask.as_ref(),
@@ -81,7 +81,7 @@ impl<T> AttentionOperands<T> {
         }
     }
 
-    /// Those that are present, in their order.
+    /// The operands that are present, in their order.
     pub fn into_vec(self) -> Vec<T> {
         [self.mask, self.positions, self.lengths, self.sinks, self.slopes].into_iter().flatten().collect()
     }

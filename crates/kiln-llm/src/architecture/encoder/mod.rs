@@ -1,7 +1,7 @@
-//! Encoders: blocks that let every token see every other, and give texts embeddings.
+//! Encoders: models whose tokens see one another, and which compute embeddings of texts.
 //!
-//! BERT: the embeddings of a token, of its position and of its type are added and normalised; then each block adds attention and a
-//! feed-forward network to what it reads, and normalises each sum.
+//! BERT: the embeddings of a token, of its position and of its type are added and normalised; then each block adds the outputs of
+//! attention and of a feed-forward network to its input, and normalises each sum.
 
 mod pass;
 mod weights;

@@ -1,8 +1,8 @@
-//! How texts are split into words before byte-pair encoding.
+//! Splits texts into words before byte-pair encoding.
 //!
 //! Each family of tokenizers publishes regular expressions. Here an expression is a list of rules in the order of its
-//! alternatives, each a function that returns how many characters it matches at the beginning of what is left; a family is a
-//! list of expressions, each applied to the pieces that the one before has made. The doc of each rule quotes its part of an
+//! alternatives, each a function that returns how many characters it matches at the beginning of the remaining text; a family is a
+//! list of expressions, each applied to the pieces of the expression before. The doc of each rule quotes its part of an
 //! expression, and tests compare families with their published expressions. `\s` is White_Space, other classes are general categories.
 
 mod chars;

@@ -1,4 +1,4 @@
-//! Adds up what blocks of [`FlashAttention`](super::FlashAttention) with parts of the keys have left.
+//! Combines the partial results of [`FlashAttention`](super::FlashAttention) over parts of the keys.
 
 use kiln_ir::{Error, Result};
 

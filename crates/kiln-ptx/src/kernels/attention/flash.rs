@@ -66,11 +66,11 @@ pub struct FlashAttention {
 }
 
 impl FlashAttention {
-    /// Of queries, keys and values in `input` ([`PtxType::F16`] or [`PtxType::Bf16`]) into `output` (these or
+    /// A kernel from queries, keys and values in `input` ([`PtxType::F16`] or [`PtxType::Bf16`]) to `output` (these or
     /// [`PtxType::F32`]), for rows of `d` elements: 64, 80, 96, 128 or 256.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for others, and where registers or shared memory do not hold the tile.
+    /// [`Error::Parameter`] for other types or rows, and if registers or shared memory do not hold the tile.
     pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool, tile: FlashTile) -> Result<Self> {
         let wrong = |reason| Err(Error::Parameter { op: "attention", reason });
         if !takes([input, output]) {
@@ -98,7 +98,7 @@ impl FlashAttention {
     /// The launch for these extents. Buffers: queries, keys, values, result.
     ///
     /// # Errors
-    /// [`Error::Shape`] when `d` is not what the kernel is for. [`Error::Parameter`] unless the scale is finite and above 0.
+    /// [`Error::Shape`] for another `d` than that of the kernel. [`Error::Parameter`] unless the scale is finite and above 0.
     /// [`Error::Limit`] beyond 2³¹ - 1024 queries that share keys, or keys, or 2³¹ - 1 tiles.
     pub fn launch(&self, extents: &AttentionExtents, scale: f32) -> Result<Launch> {
         self.launch_parts(extents, scale, 1)

@@ -1,4 +1,4 @@
-//! Attention, a warp a query: for reading, and for what larger tiles do not take.
+//! Attention with a warp for each query: a readable reference, used for extents that larger tiles do not support.
 //!
 //! `softmax(scale Q Kᵀ) V`. The lanes of a warp share the elements of the query, of a key and of a value; the scores of a
 //! few keys are added up together. The maximum so far is taken away from them, and what was summed up is scaled when it

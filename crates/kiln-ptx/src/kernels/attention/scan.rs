@@ -44,7 +44,7 @@ const LIFTED: u32 = 0x4b00_0000;
 
 type Word<'k> = Value<'k, u32>;
 
-/// How keys or values are stored.
+/// The storage of keys or values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Stored {
     F32,
@@ -221,7 +221,7 @@ impl ScanAttention {
         Stored::of(dtype, width).is_some()
     }
 
-    /// For keys and values of these types, on a device with this number of multiprocessors.
+    /// A kernel for keys and values of these types, on a device with this number of multiprocessors.
     ///
     /// # Errors
     /// [`Error::Parameter`] for types that it does not read, [`Error::Limit`] for rows of more than 2048 elements, or of

@@ -1,4 +1,4 @@
-//! Adds up what blocks of [`ScanAttention`](super::ScanAttention) with parts of the keys have left.
+//! Combines the partial results of [`ScanAttention`](super::ScanAttention) over parts of the keys.
 
 use kiln_ir::Result;
 use kiln_ir::op::AttentionExtents;

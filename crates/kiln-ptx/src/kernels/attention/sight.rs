@@ -1,4 +1,4 @@
-//! How many keys queries see, where that is data: positions of queries and numbers of keys.
+//! The number of keys that each query sees, computed from positions of queries and numbers of keys that are operands.
 
 use kiln_ir::Result;
 use kiln_ir::op::{AttentionExtents, AttentionOperands};

@@ -61,11 +61,11 @@ pub struct WarpGroupAttention {
 }
 
 impl WarpGroupAttention {
-    /// Of queries, keys and values in `input` ([`PtxType::F16`] or [`PtxType::Bf16`]) into `output` (these or
+    /// A kernel from queries, keys and values in `input` ([`PtxType::F16`] or [`PtxType::Bf16`]) to `output` (these or
     /// [`PtxType::F32`]), for rows of `d` elements: 64, 80, 96, 128 or 256.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for others.
+    /// [`Error::Parameter`] for other types or rows.
     pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool) -> Result<Self> {
         match FlashAttention::width(d) {
             Some(d) if takes([input, output]) => Ok(Self { input, output, d, causal, reads_sight: false }),
@@ -509,7 +509,7 @@ struct Problem<'k> {
     sight: Option<Sight<'k>>,
 }
 
-/// How many keys queries see, as computed by another kernel.
+/// The number of keys that queries see, as computed by another kernel.
 #[derive(Clone, Copy)]
 struct Sight<'k> {
     /// For each query of each sequence.
@@ -536,7 +536,7 @@ struct Tile<'k> {
     first: Word<'k>,
     /// The number of the last tile of keys that some row sees.
     last: Word<'k>,
-    /// How many tiles before that one every row sees whole.
+    /// The number of tiles before that one that every row sees whole.
     whole: Word<'k>,
 }
 

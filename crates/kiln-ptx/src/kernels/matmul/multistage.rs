@@ -33,7 +33,7 @@ const MOST: u64 = 1 << 24;
 
 type Word<'k> = Value<'k, u32>;
 
-/// How C is cut.
+/// A tile of C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MultistageTile {
     /// Warps of a block along rows and along columns.

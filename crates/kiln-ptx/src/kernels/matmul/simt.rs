@@ -23,7 +23,7 @@ const VECTOR: u32 = 4;
 /// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
 
-/// How C is cut.
+/// A tile of C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
     /// Rows and columns of C of a block.

@@ -21,7 +21,7 @@ pub struct SplitSum {
 }
 
 impl SplitSum {
-    /// Of this many parts of `len` elements.
+    /// The sum of this many parts of `len` elements.
     pub fn new(parts: usize, len: usize) -> Self {
         Self { parts, vectors: len.is_multiple_of(VECTOR as usize) }
     }

@@ -1,6 +1,5 @@
-//! The matrix product of f32 as textbooks write it, `C = A B`: the first two kernels of everyone who learns to write them,
-//! and what [`Gemm`](super::Gemm) is to be compared with. Matrices lie row by row, a thread computes one element of C, and
-//! adds its products in the order of k, each by one multiply-add.
+//! The matrix product of f32 as in textbooks, `C = A B`: two simple kernels to compare [`Gemm`](super::Gemm) with. Matrices are
+//! stored row by row, a thread computes one element of C, and adds its products in the order of k, each by one multiply-add.
 
 use kiln_ir::Result;
 
@@ -12,12 +11,12 @@ const TILE: u32 = 16;
 /// Maximum extents, so that the end of the last tile fits 32 bits.
 const MOST: u64 = (1 << 31) - 1;
 
-/// Every thread reads its row of A and its column of B from memory.
+/// A product in which every thread reads its row of A and its column of B from memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NaiveGemm;
 
-/// Step by step along k, a block brings a tile of A and one of B into shared memory, a thread an element of each, and every
-/// element that it has read it reads 16 times there.
+/// A product in tiles: step by step along k, a block loads a tile of A and one of B into shared memory, a thread an element of
+/// each, and reads every element 16 times there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TiledGemm;
 

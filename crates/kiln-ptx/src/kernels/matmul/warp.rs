@@ -1,9 +1,9 @@
 //! The matrix product on tensor cores of any device from `sm_80` on: `C = f(alpha A B + beta C + bias)`, of f16, bf16 or f32 in
 //! TF32, with sums in f32.
 //!
-//! Four warps of a block have a quarter of a tile of C each. Tiles of A and B come by copies that run by themselves into a
-//! ring of stages in shared memory; a warp reads its operands there by `ldmatrix`, transposed where a matrix is stored with k
-//! outside, and multiplies by `mma.sync`. Tiles are taken in an order in which those under way at once share rows and columns.
+//! Each of the four warps of a block has a quarter of a tile of C. Asynchronous copies load tiles of A and B into a ring of
+//! stages in shared memory; a warp reads its operands there by `ldmatrix`, transposed where a matrix is stored with k outside,
+//! and multiplies by `mma.sync`. Tiles are taken in an order in which concurrent ones share rows and columns.
 
 use kiln_ir::op::{Matmul, MatmulExtents};
 use kiln_ir::{Error, Result};
@@ -36,7 +36,7 @@ const MOST: u64 = (1 << 31) - 1024;
 
 type Word<'k> = Value<'k, u32>;
 
-/// How C is cut: as many rows as columns to a block.
+/// A tile of C, with as many rows as columns, for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WarpTile {
     side: u32,
@@ -75,13 +75,13 @@ pub struct WarpGemm {
 }
 
 impl WarpGemm {
-    /// Of matrices of `input` into one of `output`, each [`PtxType::F16`], [`PtxType::Bf16`] or [`PtxType::F32`], for devices from
-    /// `target` on. Of elements of f32 the upper 19 bits are multiplied, that is in TF32 and rounded towards zero. Tensor
+    /// A kernel from matrices of `input` to one of `output`, each [`PtxType::F16`], [`PtxType::Bf16`] or [`PtxType::F32`], for devices
+    /// from `target` on. Of elements of f32 the upper 19 bits are multiplied, that is in TF32 and rounded towards zero. Tensor
     /// cores round every sum of 32 bytes of products towards zero, so that the error grows with k.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for other types, for targets before `sm_80`, and for inputs of f32 that are not stored with k
-    /// innermost both, A as it is and B transposed.
+    /// [`Error::Parameter`] for other types, for targets before `sm_80`, and for inputs of f32 unless both are stored with k
+    /// innermost: A as it is and B transposed.
     pub fn new(
         operation: Matmul,
         [input, output]: [PtxType; 2],

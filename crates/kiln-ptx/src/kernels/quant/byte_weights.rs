@@ -56,11 +56,11 @@ impl Codes {
 pub(super) struct Small {
     pub(super) bytes: u32,
     pub(super) codes: Codes,
-    /// Where the number is that is added to all elements, also in f16.
+    /// The offset of the number that is added to all elements, also in f16.
     pub(super) minimum: Option<u32>,
-    /// Where the fifth bits of integers are, a word.
+    /// The offset of the fifth bits of the integers, a word.
     pub(super) fifths: Option<u32>,
-    /// Where the lower bits are.
+    /// The offset of the lower bits.
     pub(super) lower: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How products in tiles are written: as a whole, with sums that are computed again, or in parts of k, which are added up.
+//! The output of products in tiles: as a whole, with sums that are computed again, or in parts of k, which are added up.
 
 use kiln_ir::{QuantFormat, Result};
 
@@ -46,15 +46,15 @@ fn is_finite<'k>(k: &'k Builder, x: F32<'k>) -> Value<'k, bool> {
     k.lt(k.abs(x), f32::INFINITY)
 }
 
-/// Where a thread writes its sums of a product.
+/// The destination of a thread's sums of a product.
 pub(super) struct Results<'k> {
     pub(super) k: &'k Builder,
     /// The result or a part of it, and its columns.
     pub(super) out: Pointer<'k, Global, f32>,
     pub(super) columns: Word<'k>,
-    /// What computes sums again that are not finite, if that is done.
+    /// The computation that repeats sums that are not finite, if the kernel has it.
     pub(super) repair: Option<Repair<'k>>,
-    /// What is added to the sums.
+    /// The addend of the sums.
     pub(super) addend: Option<Pointer<'k, Global, f32>>,
 }
 

@@ -115,12 +115,12 @@ pub struct SplitBlocks {
 }
 
 impl SplitBlocks {
-    /// Of this format; none where numbers of it may be too small for their lower parts.
+    /// A kernel for this format; `None` if its numbers may be too small for lower parts.
     pub fn new(format: QuantFormat) -> Option<Self> {
         splits(format).then_some(Self { format, has_lower: true })
     }
 
-    /// Of this format, without lower parts.
+    /// A kernel for this format, without lower parts.
     pub fn rounding(format: QuantFormat) -> Self {
         Self { format, has_lower: false }
     }
@@ -198,14 +198,14 @@ impl Kernel for SplitBlocks {
     }
 }
 
-/// Computes product by product what the product of planes leaves: elements that are not finite, and rows of x that a word says it of.
+/// Computes product by product what the product of planes leaves: elements that are not finite, and rows of x that a word marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RepairRows {
     format: QuantFormat,
 }
 
 impl RepairRows {
-    /// Of weights in this format.
+    /// A kernel for weights in this format.
     pub fn new(format: QuantFormat) -> Self {
         Self { format }
     }

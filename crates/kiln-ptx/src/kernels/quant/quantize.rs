@@ -51,7 +51,7 @@ enum Way {
     Symmetric(SymmetricWords),
 }
 
-/// How the words of blocks with scales and minima are assembled.
+/// The assembly of words of blocks with scales and minima.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AffineWords {
     Q2K,
@@ -59,7 +59,7 @@ enum AffineWords {
     Q4K,
 }
 
-/// How the words of blocks with scales are assembled.
+/// The assembly of words of blocks with scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SymmetricWords {
     Q3K,

@@ -1,4 +1,4 @@
-//! Elements of x as integers of 16 bits, the upper and the lower byte apart: what products of bytes take.
+//! Elements of x as 16-bit integers with the upper and lower bytes apart, for products of bytes.
 //!
 //! `x ≈ unit · integer`, where 32 elements share the unit `max |x| / 32 639`. That is within half a unit, which the contract of
 //! products with weights in blocks allows.

@@ -53,7 +53,7 @@ const RESERVED: u32 = 1 << 10;
 /// Threads of a block that rounds x.
 const ROUNDING_THREADS: u32 = 128;
 
-/// How a product is cut.
+/// The tiles of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiling {
     format: QuantFormat,
@@ -69,7 +69,7 @@ pub struct Tiling {
 }
 
 impl Tiling {
-    /// Of `m` rows of x of `depth` elements with `n` rows of weights, on a device of this many multiprocessors. `None` for targets
+    /// Tiles for `m` rows of x of `depth` elements and `n` rows of weights, on a device of this many multiprocessors. `None` for targets
     /// and formats without such kernels.
     pub fn new(format: QuantFormat, [m, depth, n]: [usize; 3], target: Target, multiprocessors: u32) -> Option<Self> {
         Self::of_round(format, [m, depth], &[n], target, multiprocessors)?.pop()
@@ -135,7 +135,7 @@ impl Tiling {
         self.m.checked_mul(self.n)?.checked_mul(4 * parts)
     }
 
-    /// What rounds x, and its launch. Buffers: x, rounded x, units and sums.
+    /// The kernel that rounds x, and its launch. Buffers: x, rounded x, units and sums.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 times four rows.
@@ -165,7 +165,7 @@ impl Tiling {
         Ok((kernel, Launch { grid: [weights.div_ceil(WEIGHTS), down, self.parts], arguments }))
     }
 
-    /// What adds up the parts of the result, where there are several, and its launch. Buffers: parts, result, x, weights, and what is
+    /// The kernel that adds up several parts of the result, and its launch. Buffers: parts, result, x, weights, and what is
     /// added to the result if anything is.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a thread has of rows, and what it tells the others that hold them.
+//! A thread's share of rows, and its exchanges with the other threads that hold them.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub(in crate::kernels) struct Share<'k> {
     exchanges: Option<Variable<'k, u32>>,
 }
 
-/// How the blocks of a cluster exchange results.
+/// The exchange of results between the blocks of a cluster.
 struct Cluster<'k> {
     /// The position of this block.
     rank: Value<'k, u32>,
@@ -82,7 +82,7 @@ pub(in crate::kernels) enum Absent {
 
 /// The elements of the thread's rows.
 pub(in crate::kernels) struct Held<'k> {
-    /// Of each row.
+    /// The elements of each row.
     pub(in crate::kernels) elements: Vec<Elements<'k>>,
     /// For each row the value of missing elements.
     pub(in crate::kernels) absent: Vec<F32<'k>>,
@@ -98,7 +98,7 @@ struct OfRow<'k> {
     at: Option<Value<'k, u64>>,
 }
 
-/// Where a warp's parts of rows arrive in shared memory. The first lane starts the copies, from the position of its own
+/// The shared memory that receives a warp's parts of rows. The first lane starts the copies, from the position of its own
 /// elements.
 struct Stage<'k> {
     /// The first element of the thread.
@@ -292,7 +292,7 @@ impl<'k> Share<'k> {
         (0..self.hold.rows).map(of_row).collect()
     }
 
-    /// Where the rows of this warp arrive.
+    /// The stage for the rows of this warp.
     fn stage(&self) -> Stage<'k> {
         let (k, hold) = (self.k, self.hold);
         let of_warp = hold.elements * WARP;

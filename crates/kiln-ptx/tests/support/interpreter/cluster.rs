@@ -15,7 +15,7 @@ fn place(address: u64) -> Result<(usize, u64), String> {
     Ok((rank as usize, address & ((1 << RANK) - 1)))
 }
 
-/// What a thread does outside of its block.
+/// An operation of a thread outside of its block.
 #[derive(Default)]
 pub(super) struct Outside {
     /// Whether it has come to a barrier of the cluster that it has not waited at.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Address, Block, Memory, Operand};
 
-/// What is said of copies that are under way at the end.
+/// The message about copies that are unfinished at the end.
 pub(super) const UNAWAITED: &str = "copies are under way that nobody has waited for";
 
 /// A copy that a barrier counts: who began it, where it goes to and what it brings, and the barrier.

@@ -1,4 +1,4 @@
-//! What instructions without effects compute.
+//! The results of instructions without effects.
 
 use kiln_ir::f16;
 
@@ -34,7 +34,7 @@ pub(crate) fn to_bf16(x: f32) -> u16 {
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
-/// What an instruction without effects computes. Integers of 32 bits have zeros above.
+/// The result of an instruction without effects. Integers of 32 bits have zeros above.
 pub(super) fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
     fn word(x: impl Into<i128>) -> u64 {
         x.into() as u32 as u64

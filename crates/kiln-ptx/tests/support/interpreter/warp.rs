@@ -1,4 +1,4 @@
-//! What the lanes of a warp do together: exchanges, and products of matrices whose elements they share as the PTX ISA says
+//! The collective operations of a warp: exchanges, and products of matrices whose elements the lanes share as the PTX ISA says
 //! ("Matrix Fragments for mma" and "ldmatrix").
 
 use std::ops::Range;
@@ -12,9 +12,9 @@ use super::{Address, Block, Operand};
 
 #[derive(Clone)]
 pub(super) enum Collective {
-    /// Of the lane whose number differs by a mask.
+    /// The value of the lane whose number differs by a mask.
     Butterfly { to: usize, from: Operand, mask: Operand },
-    /// Of the lane of a number.
+    /// The value of the lane with a number.
     Index { to: usize, from: Operand, lane: Operand },
     /// Four matrices of 8 rows of 16 bytes.
     Matrices { to: Vec<usize>, from: Address, transposed: bool },
@@ -26,7 +26,7 @@ pub(super) enum Collective {
     Meet,
 }
 
-/// What is multiplied.
+/// The type of the elements.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Element {
     F16,

@@ -102,7 +102,7 @@ pub(super) struct TileSet {
     rows: [usize; 2],
     /// Lanes of a vector.
     pub(super) lanes: usize,
-    /// By vectors minus one, and results minus one.
+    /// Tile functions by vectors minus one, and results minus one.
     fns: [[TileFn; MOST]; 2],
 }
 

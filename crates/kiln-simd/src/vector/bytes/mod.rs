@@ -1,4 +1,4 @@
-//! What products of quantised weights need beside f32 lanes.
+//! Vectors of integers for products of quantised weights.
 //!
 //! Every instruction set holds the same integers, 16 integer sums and 16 f32 sums, in one register or in several, so an
 //! algorithm is written once and its sums are the same bits everywhere: integers are exact, and the f32 lanes add in

@@ -110,7 +110,7 @@ pub(crate) trait WordKernel {
     unsafe fn run<W: Words>(self);
 }
 
-/// What an instruction set has.
+/// The limits of an instruction set's products of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WordLimits {
     /// [`Words::LANES`].
@@ -128,7 +128,7 @@ impl WordLimits {
         Self { lanes: W::LANES, most: W::MOST, planes: W::PLANES, rows: W::ROWS }
     }
 
-    /// What an available instruction set has, if it has products of words.
+    /// The limits of an available instruction set, if it has products of words.
     pub(crate) fn new(isa: Isa) -> Option<Self> {
         match isa {
             Isa::Avx512 if super::bytes::has_vnni() => Some(Self::of::<avx512::Avx512Words>()),

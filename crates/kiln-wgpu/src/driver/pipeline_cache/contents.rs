@@ -1,4 +1,4 @@
-//! What the file of compiled pipelines holds: the fingerprints of the shaders, then what the driver gave.
+//! The contents of the file of compiled pipelines: the fingerprints of the shaders, then the data from the driver.
 //!
 //! Numbers are little endian; both begin with their length.
 

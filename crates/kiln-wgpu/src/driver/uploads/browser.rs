@@ -1,4 +1,4 @@
-//! Uploads that are left to the browser: the memory of another process has to be written, which it does by itself.
+//! Uploads in a browser, through the queue: the browser copies the data to the process that owns the device.
 
 use super::super::device::Lost;
 use super::by_queue;

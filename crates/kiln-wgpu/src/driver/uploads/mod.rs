@@ -1,4 +1,4 @@
-//! How bytes of the host get to the device: in order with all that is submitted.
+//! Uploads of host data to the device, in order with all submissions.
 
 #[cfg(target_arch = "wasm32")]
 mod browser;

@@ -29,7 +29,7 @@ pub(super) struct Models {
     pub(super) random: bool,
     pub(super) devices: Vec<Device>,
     pub(super) models: Vec<Rates>,
-    /// What a quick run had no time for, and what would have taken too long.
+    /// The tests that a quick run had no time for, or that would have taken too long.
     pub(super) left_out: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Tests {
 
 /// Repetitions that are enough to judge whether they are disturbed.
 const ENOUGH: usize = 3;
-/// Where one sequence takes more seconds than this, several are left out.
+/// If one sequence takes more seconds than this, several are left out.
 const PATIENCE: f64 = 10.0;
 
 impl Tests {
@@ -92,7 +92,7 @@ impl Tests {
         self.all.is_some()
     }
 
-    /// How many tests a model has on a device.
+    /// The number of tests of a model on a device.
     fn count(&self) -> usize {
         2 + self.sequences.len()
     }
@@ -132,7 +132,7 @@ pub(super) struct OnDevice {
     pub(super) decode: Option<Rate>,
     /// All tokens a second of several sequences, in the order of [`Tests::sequences`].
     pub(super) several: Vec<Option<Rate>>,
-    /// Why rates are missing, where the device cannot run the model.
+    /// The reason for missing rates, if the device cannot run the model.
     pub(super) refused: Option<String>,
 }
 
@@ -263,7 +263,7 @@ const COPIED: usize = 1 << 24;
 /// Everything that is measured with.
 struct Bench {
     tests: Tests,
-    /// When the first test began.
+    /// The time at which the first test began.
     start: Instant,
     sampler: Sampler,
     left_out: Vec<String>,

@@ -28,7 +28,7 @@ pub(super) const SMOLLM2: Shape =
 const CONTEXT: u32 = 8192;
 /// Random elements that tensors take theirs from. Tensors begin at different blocks, so that no two are alike.
 const DRAWN: usize = 1 << 20;
-/// How far apart, in blocks, two tensors begin.
+/// The distance between the beginnings of two tensors, in blocks.
 const APART: usize = 1_048_583;
 
 /// Random blocks of a type.

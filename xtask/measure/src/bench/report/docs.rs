@@ -64,7 +64,8 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
         page,
         "# Measurements\n\nThis page has the tables behind [performance.md](performance.md), each with its command. One run of `cargo xtask bench` \
          wrote the tables\nbefore [Other machines](#other-machines); the benches of peers ran on the same machine. \
-         Rates differ between machines and days; ratios to\nlimits and peers differ less.\n\n\
+         Rates differ between machines and days; ratios to\nlimits and peers differ less. A run leaves the rows of its machine whose \
+         figures moved by less than 10 %.\n\n\
          - machine: {}, {}, {}\n- instruction sets: {}\n{}- command: `{}`\n- date: {}, kiln {}\n",
         machine.processor,
         machine.threads(),

@@ -53,20 +53,20 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
     if let Some(measured) = &report.language_models {
         models(&mut html, measured)?;
     }
-    if let Some(picture) = &report.picture {
+    if let Some(image) = &report.image {
         write!(
             html,
             "<h2>Image filter</h2><p>{}: {}×{} pixels, blurred, then Sobel edges. One recorded batch computes them in \
              {} ms ({} Mpixel/s).</p><div class=\"pair\"><figure><img alt=\"original\" src=\"{}\">\
              <figcaption>original</figcaption></figure><figure><img alt=\"edges\" src=\"{}\">\
              <figcaption>edges</figcaption></figure></div>",
-            escaped(&picture.name),
-            picture.width,
-            picture.height,
-            digits(picture.seconds * 1e3),
-            digits((picture.width * picture.height) as f64 / picture.seconds * 1e-6),
-            picture.original,
-            picture.filtered,
+            escaped(&image.name),
+            image.width,
+            image.height,
+            digits(image.seconds * 1e3),
+            digits((image.width * image.height) as f64 / image.seconds * 1e-6),
+            image.original,
+            image.filtered,
         )?;
     }
     if let Some(routing) = &report.routing {

@@ -7,6 +7,7 @@ pub(super) mod docs;
 pub(super) mod html;
 mod models;
 pub(super) mod plot;
+pub(super) mod steady;
 pub(super) mod table;
 
 /// The sizes at which an adapter is faster, in words.

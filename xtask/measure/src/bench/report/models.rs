@@ -1,4 +1,4 @@
-//! What every form of the report says about language models.
+//! The texts about language models in every form of the report.
 
 use super::super::models::{Device, Models, QUICK_SECONDS, Rate, Rates, Tests};
 use super::super::numbers::digits;
@@ -58,7 +58,7 @@ pub(super) fn rows(models: &Models) -> Vec<Row<'_>> {
     rows
 }
 
-/// What is measured.
+/// The text about the measurements.
 pub(super) fn about(models: &Models) -> String {
     let Tests { prompt, tokens, sequences, short_prompt, tokens_each, .. } = &models.tests;
     let several = match &sequences[..] {
@@ -82,7 +82,7 @@ pub(super) fn about(models: &Models) -> String {
     )
 }
 
-/// What the limits are.
+/// The text about the limits.
 pub(super) fn limits(models: &Models) -> String {
     let bytes = |model: &Rates| format!("{} MB of weights in {}", digits(model.bytes as f64 * 1e-6), model.name);
     let bytes: Vec<String> = models.models.iter().filter(|model| model.bytes > 0).map(bytes).collect();
@@ -94,7 +94,7 @@ pub(super) fn limits(models: &Models) -> String {
     )
 }
 
-/// What was not measured, if anything.
+/// The text about tests that were left out, if any.
 pub(super) fn left_out(models: &Models) -> Option<String> {
     let why = match models.tests.is_quick() {
         true => format!("A quick run begins no test of a language model {QUICK_SECONDS} s after the first one"),

@@ -67,7 +67,7 @@ fn apart(sizes: &[f64]) -> Vec<f64> {
 /// The content of one pair of axes.
 struct Plot<'a> {
     name: &'a str,
-    /// What the size means.
+    /// The meaning of the size.
     across: &'a str,
     /// The unit of the rates.
     up: &'a str,
@@ -82,7 +82,7 @@ struct Line {
     style: Style,
 }
 
-/// How a line looks.
+/// The style of a line.
 enum Style {
     /// Measured: with a dot at every point.
     Measured(RGBColor),

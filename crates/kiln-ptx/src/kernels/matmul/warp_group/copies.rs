@@ -1,10 +1,10 @@
-//! What the warp group that copies does: how stages are filled.
+//! The warp group that fills stages with copies.
 
 use super::DEPTH_BYTES;
 use crate::operands::Blocks;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
 
-/// How the thread that copies fills stages.
+/// The thread that fills stages with copies.
 pub(super) struct Copies<'k> {
     pub(super) k: &'k Builder,
     pub(super) panels: [Panels; 2],

@@ -1,12 +1,12 @@
 //! The matrix product on the tensor cores of Hopper: `C = f(alpha A B + beta C + bias)`, of f16, bf16, f32 in TF32 or f32 in
 //! two parts in TF32, with sums in f32.
 //!
-//! A block has one warp group that brings tiles of A and B into a ring of stages in shared memory, by copies that run by
-//! themselves, and one or two that multiply them, by instructions that run by themselves. Sums leave through shared memory,
-//! by copies again, while the next tile begins. Blocks stay and take tile after tile, in an order in which those under way
-//! at once share rows and columns, so that most reads come from the second-level cache. Two blocks of a cluster may take
-//! tiles one below the other and each bring half of the B that both need; or the blocks of a cluster share one tile, each
-//! adding a part of the products along k, for matrices of few tiles.
+//! A block has one warp group that loads tiles of A and B into a ring of stages in shared memory with asynchronous copies,
+//! and one or two that multiply them with asynchronous instructions. Asynchronous copies store the sums from shared memory
+//! while the next tile begins. The kernel is persistent: a block takes tile after tile, in an order in which concurrent tiles
+//! share rows and columns, so that most reads come from the second-level cache. Two blocks of a cluster may take tiles one
+//! below the other and each load half of the B that both need; or the blocks of a cluster share one tile, each adding a part
+//! of the products along k, for matrices of few tiles.
 
 mod copies;
 mod out;
@@ -59,14 +59,14 @@ pub struct WarpGroupGemm {
 }
 
 impl WarpGroupGemm {
-    /// Of matrices of `input` into one of `output`, each [`PtxType::F16`], [`PtxType::Bf16`] or [`PtxType::F32`]. Of elements
-    /// of f32 the upper 19 bits are multiplied, that is in TF32 and rounded towards zero. Tensor cores round their sums
+    /// A kernel from matrices of `input` to one of `output`, each [`PtxType::F16`], [`PtxType::Bf16`] or [`PtxType::F32`]. Of
+    /// elements of f32 the upper 19 bits are multiplied, that is in TF32 and rounded towards zero. Tensor cores round their sums
     /// towards zero as well, so that the error grows with k: of normal numbers in f16 it was on an H200 6.5e-7 of the norm of
     /// an f32 C at k = 512, 4.9e-6 at 4096 and 1.9e-5 at 16 384, and twice that in TF32.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for other types; for inputs of f32 that are not stored with k innermost both, A as it is and B
-    /// transposed; and for tiles whose parts make no whole copies or products.
+    /// [`Error::Parameter`] for other types; for inputs of f32 unless both are stored with k innermost, A as it is and B
+    /// transposed; and for tiles whose parts are not whole copies and products.
     pub fn new(
         operation: Matmul,
         [input, output]: [PtxType; 2],
@@ -96,7 +96,7 @@ impl WarpGroupGemm {
         Ok(Self { operation, input, output, tile, epilogue, in_planes: false })
     }
 
-    /// Of matrices in two parts of `input`, into one of f32: of f32 as [`Tf32Planes`](super::Tf32Planes) writes them, or of
+    /// A kernel from matrices in two parts of `input` to one of f32: of f32 as [`Tf32Planes`](super::Tf32Planes) writes them, or of
     /// bf16, upper parts and behind them lower ones. Of the four products of parts the least is left out, below 2⁻²² of the
     /// magnitudes that are multiplied, or 2⁻¹⁸ in bf16, and short chains are added to nearest: of products with k up to 1160 the
     /// error in f32 was on an H200 at most 6.1 units in the last place of the sum of magnitudes. An infinite element makes NaN
@@ -122,7 +122,7 @@ impl WarpGroupGemm {
         Ok(Self { in_planes: true, ..one })
     }
 
-    /// Number of matrices that each product has side by side.
+    /// The number of planes of each operand.
     fn planes(&self) -> u32 {
         if self.in_planes { 2 } else { 1 }
     }

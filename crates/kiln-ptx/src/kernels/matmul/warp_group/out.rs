@@ -1,4 +1,4 @@
-//! How the warp groups that multiply write their part of a tile.
+//! The output of the multiplying warp groups: each writes its part of a tile.
 
 use super::tile::WarpGroupTile;
 use super::{GROUP, WARP_ROWS};
@@ -8,7 +8,7 @@ use crate::kernels::matmul::epilogue::{Elements, Finish};
 use crate::operands::Groups;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
 
-/// How a multiplying thread writes its part of a tile.
+/// The output of a multiplying thread: its part of a tile.
 pub(super) struct Out<'k> {
     pub(super) k: &'k Builder,
     pub(super) tile: WarpGroupTile,

@@ -1,4 +1,4 @@
-//! The words of blocks of 256 elements: how each format lays out what was fitted.
+//! The words of blocks of 256 elements: the layout of the fitted numbers in each format.
 
 use super::{Fitting, LEN, Quantize, VECTOR, Word, packed};
 use crate::kernels::team;

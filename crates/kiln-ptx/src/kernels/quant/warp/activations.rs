@@ -86,7 +86,7 @@ impl<'k> Activations<'k> {
         shape.chunk() / (VECTOR * Self::vectors(shape))
     }
 
-    /// Whole warps load a row.
+    /// The number of warps that load a row.
     fn warps_of_row(shape: Shape) -> u32 {
         Self::places_of_row(shape) / WARP
     }

@@ -1,4 +1,4 @@
-//! What the threads of a product on warp groups do.
+//! The body of a product on warp groups: the work of each thread.
 
 use super::super::parts::{Repair, Results};
 use super::f16_weights::{self, CHUNK, GROUP, GROUPS, Minima, Row, STEP};

@@ -40,7 +40,7 @@ const SHARED: u32 = (227 << 10) - 2048;
 /// Maximum extents, because coordinates of copies are signed.
 const MOST: u64 = (1 << 31) - 1;
 
-/// How a product is cut.
+/// The tiles of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarpGroupTiling {
     shape: Shape,
@@ -67,8 +67,8 @@ impl WarpGroupTiling {
         (QuantFormat::Q6K, 2048),
     ];
 
-    /// Of `m` rows of x of `depth` elements with `n` rows of weights, on a device of this many multiprocessors; `rounds`: elements of
-    /// x may be rounded to f16. `None` for targets, formats and extents without such kernels.
+    /// Tiles for `m` rows of x of `depth` elements and `n` rows of weights, on a device of this many multiprocessors; `rounds`: elements
+    /// of x may be rounded to f16. `None` for targets, formats and extents without such kernels.
     pub fn new(
         format: QuantFormat,
         [m, depth, n]: [usize; 3],
@@ -144,7 +144,7 @@ impl WarpGroupTiling {
         self.shape.packing.has_minima()
     }
 
-    /// What rounds x, normalised by `norm` if there is one, and its launch. Buffers: x; gamma and normalised x if it is normalised;
+    /// The kernel that rounds x, normalised by `norm` if given, and its launch. Buffers: x; gamma and normalised x if it is normalised;
     /// rounded x, units, and the sums of groups if [`WarpGroupTiling::has_sums`]. The products read normalised x for x.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl WarpGroupTiling {
         Ok((kernel, Launch { grid: [clusters * shape.sharing, 1, 1], arguments }))
     }
 
-    /// What adds up the parts of the result, where there are several, and its launch. Buffers: parts, result, x, weights, and what is
+    /// The kernel that adds up several parts of the result, and its launch. Buffers: parts, result, x, weights, and what is
     /// added to the result if anything is.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl Shape {
         if self.rounds { 1 } else { 2 }
     }
 
-    /// What a block copies of a part of a stage of x, and of the sums of groups.
+    /// The panel that a block copies of a part of a stage of x, and of the sums of groups.
     fn panel(self) -> Panels {
         Panels::new(PtxType::F16, self.columns / self.sharing, DEPTH)
     }

@@ -17,7 +17,7 @@ mod filter;
 
 /// The image that is shipped: Eileen Collins, a NASA portrait in the public domain.
 const SHIPPED: &[u8] = include_bytes!("../../../../crates/kiln/examples/image_filter/astronaut.png");
-/// How often the pipeline runs; the median counts.
+/// The number of runs of the pipeline; the median counts.
 const RUNS: usize = 21;
 
 /// An image before and after.

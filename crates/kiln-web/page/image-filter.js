@@ -42,7 +42,7 @@ function luminance({ data }) {
   return Float32Array.from({ length: data.length / 4 }, (_, i) => (0.2126 * data[4 * i] + 0.7152 * data[4 * i + 1] + 0.0722 * data[4 * i + 2]) / 255);
 }
 
-export async function picture(engine) {
+export async function imageFilter(engine) {
   const [original, filtered] = [$("original"), $("filtered")];
   // The image, and the batch for its size, which has a copy of the image once it has run.
   let [shades, filter] = [undefined, undefined];
@@ -50,7 +50,7 @@ export async function picture(engine) {
 
   function explain() {
     const { chosen, why, unsure, predictions } = filter.batch.explain([filter.result]);
-    $("picture-why").textContent = `${why}${unsure ? " (unsure: another place takes almost as long)" : ""}.`;
+    $("image-why").textContent = `${why}${unsure ? " (unsure: another placement takes almost as long)" : ""}.`;
     const rows = predictions.map(({ place, seconds }) => {
       const row = document.createElement("tr");
       row.classList.toggle("chosen", place === chosen);
@@ -62,7 +62,7 @@ export async function picture(engine) {
       row.append(name, time);
       return row;
     });
-    $("picture-places").tBodies[0].replaceChildren(...rows);
+    $("image-places").tBodies[0].replaceChildren(...rows);
     return chosen;
   }
 
@@ -101,11 +101,11 @@ export async function picture(engine) {
           pixels[i] = 0xff000000 | (shade << 16) | (shade << 8) | shade;
         }
         filtered.getContext("2d").putImageData(image, 0, 0);
-        $("picture-caption").textContent = `${width} × ${height}, in ${duration(took)}, on ${explain()}`;
+        $("image-caption").textContent = `${width} × ${height}, in ${duration(took)}, on ${explain()}`;
         document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
       } while (again);
     } catch (error) {
-      $("picture-problem").textContent = `The image could not be computed: ${sentence(error)}`;
+      $("image-problem").textContent = `The image could not be computed: ${sentence(error)}`;
     }
     running = false;
   }
@@ -115,11 +115,11 @@ export async function picture(engine) {
     try {
       bitmap = await createImageBitmap(source);
     } catch {
-      $("picture-problem").textContent = `${source.name ?? "This"} is not an image that this browser can read.`;
+      $("image-problem").textContent = `${source.name ?? "This"} is not an image that this browser can read.`;
       return;
     }
     try {
-      $("picture-problem").textContent = "";
+      $("image-problem").textContent = "";
       const scale = Math.min(1, MOST_PIXELS / Math.max(bitmap.width, bitmap.height));
       const [width, height] = [bitmap.width, bitmap.height].map((extent) => Math.max(1, Math.round(scale * extent)));
       for (const canvas of [original, filtered]) [canvas.width, canvas.height] = [width, height];
@@ -129,7 +129,7 @@ export async function picture(engine) {
       shades = luminance(context.getImageData(0, 0, width, height));
       await draw();
     } catch (error) {
-      $("picture-problem").textContent = `The image could not be computed: ${sentence(error)}`;
+      $("image-problem").textContent = `The image could not be computed: ${sentence(error)}`;
     }
   }
 
@@ -142,7 +142,7 @@ export async function picture(engine) {
     area.classList.remove("over");
     const file = event.dataTransfer.files[0];
     if (file) show(file);
-    else $("picture-problem").textContent = "Drop an image file here: this was not a file.";
+    else $("image-problem").textContent = "Drop an image file here: this was not a file.";
   });
   for (const slider of [$("blur"), $("edges")]) slider.addEventListener("input", draw);
   for (const id of ["file", "blur", "edges"]) $(id).disabled = false;
