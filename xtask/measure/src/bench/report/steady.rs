@@ -19,7 +19,7 @@ pub(in super::super) fn steady(page: &str, earlier: &str) -> String {
     for line in page.lines() {
         heading = if line.starts_with('#') { line } else { heading };
         let rows = line.starts_with("| ").then(|| before.get(&(heading.to_owned(), labels(line)))).flatten();
-        // Rows with the same labels cannot be told from one another.
+        // Rows with the same labels cannot be distinguished.
         let row = rows.filter(|rows| rows.len() == 1 && is_noise(line, rows[0])).map_or(line, |rows| rows[0]);
         kept.push_str(row);
         kept.push('\n');
@@ -29,7 +29,8 @@ pub(in super::super) fn steady(page: &str, earlier: &str) -> String {
 
 /// The lines that say what the machine is.
 fn machine(page: &str) -> Vec<&str> {
-    let is_one = |line: &&str| ["- machine: ", "- instruction sets: ", "- caches: "].iter().any(|of| line.starts_with(of));
+    let is_one =
+        |line: &&str| ["- machine: ", "- instruction sets: ", "- caches: "].iter().any(|of| line.starts_with(of));
     page.lines().filter(is_one).collect()
 }
 
@@ -77,7 +78,8 @@ fn is_noise(new: &str, old: &str) -> bool {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "- machine: A, 2 threads\n\n## Rates\n\n| operation | size | rate | limit | reached |\n|---|---|---|---|---|\n";
+    const HEAD: &str =
+        "- machine: A, 2 threads\n\n## Rates\n\n| operation | size | rate | limit | reached |\n|---|---|---|---|---|\n";
 
     #[test]
     fn rows_that_moved_by_noise_stay() {
@@ -97,7 +99,11 @@ mod tests {
 
     #[test]
     fn rows_belong_to_their_heading() {
-        let page = |rate: &str| format!("{HEAD}| add | 256 | 85.0 GB/s | 385 | 22 % |\n\n## Others\n\n| add | 256 | {rate} | 385 | 22 % |\n");
+        let page = |rate: &str| {
+            format!(
+                "{HEAD}| add | 256 | 85.0 GB/s | 385 | 22 % |\n\n## Others\n\n| add | 256 | {rate} | 385 | 22 % |\n"
+            )
+        };
         assert_eq!(steady(&page("85.0 GB/s"), &page("40.0 GB/s")), page("85.0 GB/s"));
     }
 }
