@@ -324,6 +324,7 @@ fn literals(source: &str) -> Vec<(usize, String)> {
         rest = &rest[at..];
         let (skipped, text) = match &rest[..1] {
             "/" if rest.starts_with("//") => (rest.find('\n').unwrap_or(rest.len()), None),
+            "/" if rest.starts_with("/*") => (rest.find("*/").map_or(rest.len(), |end| end + 2), None),
             "/" => (1, None),
             // A character; the quotation mark of a lifetime has no partner.
             "'" => {
@@ -364,7 +365,9 @@ fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
     for Line { number, text, for_users } in texts(file) {
         let lower = text.to_lowercase();
         // This file lists them.
-        if ALIKE.contains(&&*text) || UNCLEAR.iter().chain(UNCLEAR_TO_USERS).any(|(pattern, _)| lower == *pattern) {
+        let is_listed =
+            || ALIKE.contains(&&*text) || UNCLEAR.iter().chain(UNCLEAR_TO_USERS).any(|(pattern, _)| lower == *pattern);
+        if file.path.ends_with("xtask/src/pages.rs") && is_listed() {
             continue;
         }
         let patterns = UNCLEAR.iter().chain(UNCLEAR_TO_USERS.iter().filter(|_| for_users));
@@ -457,6 +460,15 @@ mod tests {
         let text = "`b.rs` `src/b.rs` `c.js` `page/` `x.y` `f(d.rs)`\n`d.rs` and `rc/b.rs`\n```\n`e.rs`\n```\n";
         let found = missing_sources("page", text, &sources);
         assert_eq!(found, ["page: `d.rs` does not exist", "page: `rc/b.rs` does not exist"]);
+    }
+
+    #[test]
+    fn literals_are_found_in_every_form() {
+        let source = "let a = \"one \\\" two\"; // \"no\"\nlet b = ('\"', '\\'', \"x\"); /* \"no' */\nfn f<'a>(_: &'a str) {}\n\
+                      let c = r#\"raw \"in\" it\"#;\nlet d = \"over \\\n    lines\";\n";
+        let found = literals(source);
+        let expected = [(1, "one \\\" two"), (2, "x"), (4, "raw \"in\" it"), (5, "over \\"), (6, "lines")];
+        assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())));
     }
 
     #[test]

@@ -107,11 +107,12 @@ pub(crate) fn commands(root: &Path, crates: &[Package]) -> Result<Vec<Command>> 
         // A registry in a folder has a file of checksums in each package.
         write(&registry.join(name).join(".cargo-checksum.json"), "{\"files\":{}}")?;
     }
-    let example = example(&root.join("README.md"))?;
+    let example = example_of(&root.join("README.md"))?;
     let consumer = |name: &str, all: bool| -> Result<PathBuf> {
         let consumer = folder.join(name);
         write(&consumer.join("Cargo.toml"), manifest(crates, all)?)?;
         write(&consumer.join("src/main.rs"), &example)?;
+        write(&consumer.join("src/bin/packed.rs"), example_of(&root.join("crates/kiln/README.md"))?)?;
         // The versions in the lock file of the workspace, so that cargo does not ask the registry.
         std::fs::copy(root.join("Cargo.lock"), consumer.join("Cargo.lock"))?;
         Ok(consumer)
@@ -159,10 +160,11 @@ fn manifest(crates: &[Package], all: bool) -> Result<String> {
 }
 
 /// The first example of a page.
-fn example(page: &Path) -> Result<String> {
+fn example_of(page: &Path) -> Result<String> {
     let text = std::fs::read_to_string(page)?;
-    let (_, example) = text.split_once("```rust\n").ok_or("the README has no example")?;
-    let (example, _) = example.split_once("```").ok_or("the example of the README does not end")?;
+    let (_, example) = text.split_once("```rust\n").ok_or_else(|| format!("{} has no example", page.display()))?;
+    let (example, _) =
+        example.split_once("```").ok_or_else(|| format!("the example of {} does not end", page.display()))?;
     Ok(example.to_owned())
 }
 

@@ -4,6 +4,7 @@ use half::bf16;
 use kiln_ir::{QuantFormat, f16};
 
 use crate::Result;
+use crate::random::random;
 
 /// The type of the numbers that a product reads, and their precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -245,20 +246,6 @@ pub(crate) struct Data {
     pub(crate) floats: Vec<Vec<f32>>,
     /// Quantised weights, if the case has any.
     pub(crate) blocks: Vec<u8>,
-}
-
-/// `count` values uniform in `-1..1`.
-pub(crate) fn random(count: usize, seed: u64) -> Vec<f32> {
-    // xorshift64
-    let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..8).for_each(|_| _ = next());
-    (0..count).map(|_| next()).collect()
 }
 
 impl Data {

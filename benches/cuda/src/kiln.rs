@@ -1,13 +1,14 @@
 //! kiln, and the copy that it is compared with.
 
 use kiln_cuda::device_copy::DeviceCopy;
-use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, CudaDeviceOptions};
+use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaDeviceOptions, CudaOperation};
 use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
 use kiln_ir::{Buffer, DType, Operand, Operations, Precision, Record, Shape};
 
 use crate::Result;
-use crate::case::{Case, Data, EPS, Numbers, Rows, random};
+use crate::case::{Case, Data, EPS, Numbers, Rows};
 use crate::contender::{Contender, Ready};
+use crate::random::random;
 
 pub(crate) struct Kiln {
     /// The device that reads f32 unchanged.

@@ -8,6 +8,8 @@
 
 #[path = "../../gpu/src/contender.rs"]
 mod contender;
+#[path = "../../gpu/src/random.rs"]
+mod random;
 #[path = "../../gpu/src/start.rs"]
 mod start;
 #[path = "../../gpu/src/table.rs"]

@@ -6,13 +6,14 @@ use kiln_ir::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
 use kiln_ir::{DataMut, Operand, Operations, QuantFormat, Record, f16};
 use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{
-    AdapterChoice, BufferId, GpuDeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
+    AdapterChoice, BufferId, GpuBackend, GpuCommandBatch, GpuDevice, GpuDeviceOptions, GpuOperation, GpuTensor,
 };
 
 use crate::Result;
-use crate::case::{Case, Data, FACTOR, OPERATIONS, random};
+use crate::case::{Case, Data, FACTOR, OPERATIONS};
 use crate::contender::{Contender, Ready};
 use crate::host::Host;
+use crate::random::random;
 
 pub(crate) struct Kiln {
     device: GpuDevice,

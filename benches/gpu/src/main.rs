@@ -15,6 +15,7 @@ mod case;
 mod contender;
 mod host;
 mod kiln;
+mod random;
 mod start;
 mod table;
 #[cfg(feature = "trueno")]

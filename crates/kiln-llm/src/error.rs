@@ -223,7 +223,7 @@ fn out_of_memory(plan: &MemoryPlan, largest: Option<usize>) -> String {
     let part = plan.parts.iter().find(|part| !part.fits());
     let what = part.map_or_else(String::new, |part| {
         let there = Bytes(part.capacity.unwrap_or_default());
-        format!("{} are needed on {}, but it has only {there}", Bytes(part.bytes()), part.place)
+        format!("{} are needed on {}, but only {there} may be used there", Bytes(part.bytes()), part.place)
     });
     let context = match largest {
         Some(largest) => format!("a context of up to {largest} tokens fits (SessionOptions::context, --ctx)"),

@@ -14,6 +14,7 @@ use kiln_llm::{
     AdaptedModel, Adapter, Error, ForwardPass, ForwardShape, Model, QkvLora, Sampler, Session, SessionOptions,
 };
 use serde_json::json;
+use support::distance;
 use support::random_adapter::RandomAdapter;
 use support::random_folder::{PLAIN, TemporaryFolder};
 use support::random_model::{
@@ -52,12 +53,6 @@ fn pushed<'m>(model: &AdaptedModel<'m>, tokens: &[u32]) -> Session<'m> {
     let mut session = model.session(EXACT).unwrap();
     session.push(tokens).unwrap();
     session
-}
-
-/// The greatest distance between logits, relative to the greatest logit.
-fn distance(found: &[f32], expected: &[f64]) -> f64 {
-    let size = expected.iter().fold(0.0, |size: f64, x| size.max(x.abs()));
-    found.iter().zip(expected).fold(0.0, |far: f64, (&x, y)| far.max((f64::from(x) - y).abs())) / size
 }
 
 /// The logits after all tokens of a model that adapters are merged into, each multiplied by a number.

@@ -5,10 +5,10 @@ use kiln::Engine;
 use kiln_llm::{EmbeddingModel, EmbeddingOptions, Error, Folder, Model, ModelKind, Pooling};
 use serde_json::{Value, json};
 
-use crate::support;
 use crate::support::random_bert::{Form, PLAIN, POSITIONS, RandomBert, Rows, VOCABULARY, WIDTH};
 use crate::support::random_folder::TemporaryFolder;
 use crate::support::random_model::{KINDS, LLAMA, RandomModel};
+use crate::support::{self, distance};
 
 /// Texts and their tokens, from the shortest to the longest that there are positions for.
 fn texts() -> Vec<(String, Vec<u32>)> {
@@ -40,13 +40,6 @@ fn load<'e>(engine: &'e Engine, model: &RandomBert, name: &str) -> kiln_llm::Res
     let file = kiln_gguf::Model::read(&path).map_err(Error::from);
     std::fs::remove_file(path).unwrap();
     EmbeddingModel::from_gguf(engine, file?)
-}
-
-/// The greatest distance of an element, relative to the greatest element.
-fn distance(found: &[f32], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let size = expected.iter().fold(0.0, |size: f64, x| size.max(x.abs()));
-    found.iter().zip(expected).fold(0.0, |far: f64, (&x, y)| far.max((f64::from(x) - y).abs())) / size
 }
 
 const POOLINGS: [(Pooling, Rows); 3] =

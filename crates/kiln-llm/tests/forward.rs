@@ -9,7 +9,7 @@ use crate::support::random_model::{
     Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, GPT_OSS, KINDS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE,
     RandomModel, VOCABULARY,
 };
-use crate::support::several;
+use crate::support::{distance, several};
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
 
@@ -33,12 +33,6 @@ fn pushed<'m>(model: &'m Model<'m>, options: SessionOptions, tokens: &[u32]) -> 
     let mut session = model.session(options).unwrap();
     session.push(tokens).unwrap();
     session
-}
-
-/// The greatest distance between logits, relative to the greatest logit.
-fn distance(found: &[f32], expected: &[f64]) -> f64 {
-    let size = expected.iter().fold(0.0, |size: f64, x| size.max(x.abs()));
-    found.iter().zip(expected).fold(0.0, |far: f64, (&x, y)| far.max((f64::from(x) - y).abs())) / size
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Transfer {
         // Extrapolated sizes must have valid times too.
         let [.., (from, before), (to, after)] = self.0[..] else { return Ok(()) };
         if after <= before || (to - from) as f64 / (after - before) > 1e30 {
-            return Err("a transfer whose two largest sizes give no positive finite rate".to_owned());
+            return Err("a transfer whose two largest sizes give no rate between 0 and 1e30".to_owned());
         }
         self.0.iter().try_for_each(|&(_, time)| seconds(time))
     }

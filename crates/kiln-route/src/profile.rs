@@ -485,7 +485,10 @@ impl Profile {
         // Positive constants keep the times of any work finite, so that only excluded placements have infinite times.
         let positive = |what: &str, value: f64| {
             let sound = (1.0 / GREATEST..=GREATEST).contains(&value);
-            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which is not between 0 and {GREATEST:e}"))
+            let least = 1.0 / GREATEST;
+            sound
+                .then_some(())
+                .ok_or_else(|| format!("{what} is {value:e}, expected a number from {least:e} to {GREATEST:e}"))
         };
         let not_negative = |what: &str, value: f64| {
             let sound = (0.0..=GREATEST).contains(&value);

@@ -1,4 +1,4 @@
-//! Layer normalisation of rows that are made to round badly, on every instruction set.
+//! Normalisation of rows that are made to round badly, on every instruction set.
 
 use kiln_ir::op::LayerNorm;
 use kiln_ir::op::reference::{self, Case, Input, Random};
@@ -86,6 +86,42 @@ fn roundings_of_one_direction() {
                     });
                     assert_kept(&format!("{large} before {small} on {lanes} lanes, sign {sign}"), row.collect());
                 }
+            }
+        }
+    }
+}
+
+/// One row checks its products with gamma by itself, many rows have the range of gamma: the bits are the same.
+#[test]
+fn a_row_alone_has_the_bits_that_it_has_among_others() {
+    const ROWS: usize = 9;
+    let mut random = Random::new(72);
+    for n in [1, 5, 16, 77, 300, 1030] {
+        let gammas = |low: f32, high: f32, others: &[f32]| {
+            let mut gammas = Random::new(n as u64).uniforms(n, low, high);
+            gammas.iter_mut().skip(n / 2).zip(others).for_each(|(gamma, &other)| *gamma = other);
+            gammas
+        };
+        let x =
+            [(1.0, 2.0), (1e15, 2e15), (1e-12, 2e-12)].map(|(low, high)| random.uniforms(3 * n, low, high)).concat();
+        for gamma in [
+            gammas(-2.0, 2.0, &[]),
+            gammas(0.5, 2.0, &[0.0]),
+            gammas(1e-25, 2e-25, &[0.0]),
+            gammas(1e27, 2e27, &[]),
+            gammas(1e-25, 2e-25, &[1.0, f32::NAN]),
+            gammas(1.0, 2.0, &[1e-25, f32::NAN, f32::INFINITY]),
+        ] {
+            for isa in Isa::available() {
+                let simd = Simd::with_isa(isa).unwrap();
+                let together = simd.rms_norm(&x, &gamma, 1e-30).unwrap();
+                for (row, expected) in x.chunks_exact(n).zip(together.chunks_exact(n)) {
+                    let alone = simd.rms_norm(row, &gamma, 1e-30).unwrap();
+                    let bits =
+                        |row: &[f32]| row.iter().map(|x| if x.is_nan() { 0 } else { x.to_bits() }).collect::<Vec<_>>();
+                    assert_eq!(bits(&alone), bits(expected), "{isa}, {n} columns, x {}, gamma {}", row[0], gamma[0]);
+                }
+                assert_eq!(x.len(), ROWS * n);
             }
         }
     }

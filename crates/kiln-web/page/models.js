@@ -182,11 +182,18 @@ export class Session {
     if (this.#busy) throw kilnError("parameter", "the session is generating; await its end, or make another session");
     this.#busy = true;
     const made = [];
-    let start, taken = 0, ended = false, complete = false, wake = () => {};
+    let start, taken = 0, ended = false, complete = false, failed, wake = () => {};
     const { promise, stop } = this.#link.ask("generate", { session: this.#session, context: this.#context, prompt, maxTokens, sampling }, (value) => {
       if (value.start === undefined) made.push(value);
       else if (value.left === undefined) start = value.start;
-      else progress?.({ computed: start - value.left, total: start });
+      else {
+        try {
+          progress?.({ computed: start - value.left, total: start });
+        } catch (error) {
+          failed ??= { error };
+          stop();
+        }
+      }
       wake();
     });
     const end = promise.finally(() => {
@@ -202,6 +209,7 @@ export class Session {
     try {
       for (;;) {
         signal?.throwIfAborted();
+        if (failed) throw failed.error;
         if (taken < made.length) yield made[taken++];
         else if (!ended) await new Promise((resolve) => { wake = resolve; });
         else {

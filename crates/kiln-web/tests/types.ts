@@ -76,7 +76,9 @@ export async function chat(file: File): Promise<string> {
   const model = await Model.load(file, { device: "gpu", signal, progress: ({ loaded, total, plan }) => console.log(loaded / total, plan?.device) });
   const session = await model.session({ context: 2048 });
   let text = "";
-  for await (const { token, text: part, channel } of session.chat([{ role: "user", content: "Hello" }], { temperature: 0, seed: 1, topK: 40, signal })) {
+  for await (const { token, text: part, channel } of session.chat([{ role: "user", content: "Hello" }], {
+    temperature: 0, seed: 1, topK: 40, signal, progress: ({ computed, total }) => console.log(computed / total),
+  })) {
     if (channel === "answer") text += part + token.toFixed();
     // @ts-expect-error no such channel
     if (channel === "final") break;

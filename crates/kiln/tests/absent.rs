@@ -42,7 +42,8 @@ fn every_kind_of_execution_that_is_absent_has_a_reason_that_is_told_once() {
     for backend in [Backend::Scalar, Backend::Simd, Backend::Gpu, Backend::Cuda] {
         let reason = of(&first, backend);
         assert_eq!(reason.is_none(), present.contains(&backend), "{backend}: {first:?}");
-        let lines: Vec<&String> = told.iter().filter(|line| line.contains(&format!("without {backend}"))).collect();
+        let lines: Vec<&String> =
+            told.iter().filter(|line| line.contains(&format!("backend {backend} was found"))).collect();
         match none_of(backend) {
             Some(why) => {
                 assert!(reason.is_some_and(|reason| reason.contains(&why)), "{backend}: {why}");
@@ -59,7 +60,7 @@ fn every_kind_of_execution_that_is_absent_has_a_reason_that_is_told_once() {
     for (backend, feature, built) in
         [(Backend::Gpu, "`gpu`", cfg!(feature = "gpu")), (Backend::Cuda, "`cuda`", cfg!(feature = "cuda"))]
     {
-        let expected = if built { "other kinds of execution" } else { feature };
+        let expected = if built { "other backends" } else { feature };
         assert!(of(&absent, backend).is_some_and(|reason| reason.contains(expected)), "{absent:?}");
     }
 }

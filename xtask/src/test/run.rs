@@ -150,7 +150,7 @@ impl Runner {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or("true"));
         command.args(words).current_dir(&self.root);
-        for name in ["KILN_ADAPTER", "KILN_ISA", "KILN_OP", "KILN_BLESS", "RUSTFLAGS"] {
+        for name in ["KILN_ADAPTER", "KILN_ISA", "KILN_OP", "KILN_BLESS", "KILN_PTXAS", "RUSTFLAGS"] {
             command.env_remove(name);
         }
         command

@@ -75,7 +75,9 @@ impl Tool {
                     .then(|| format!("wasm-bindgen-test-runner {version}, the version of Cargo.lock, is not installed"))
             }
             Self::Toolchain(version) => {
-                (!has("rustup toolchain list", version)).then(|| format!("the toolchain {version} is not installed"))
+                let list = runner.output("rustup toolchain list").unwrap_or_default();
+                let there = list.lines().any(|line| line.starts_with(&format!("{version}-")));
+                (!there).then(|| format!("the toolchain {version} is not installed"))
             }
             Self::Miri => {
                 // Asked of the installed list: `cargo miri` would install parts of itself or wait for an answer.

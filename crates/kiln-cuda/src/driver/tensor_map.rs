@@ -30,7 +30,7 @@ pub(super) fn encode(context: &Context, map: &TensorMap, buffer: &Span<'_>) -> R
     };
     let (needed, there) = (bytes(map), buffer.bytes());
     if needed.is_none_or(|needed| needed > there) {
-        return Err(refused(format!("{map:?} exceeds its buffer of {there} bytes")));
+        return Err(refused(format!("{map:?} is empty or exceeds its buffer of {there} bytes")));
     }
     let swizzle = match map.swizzles {
         true => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,

@@ -212,9 +212,7 @@ mod tests {
             let error = parsed(&file[..len]).unwrap_err();
             assert!(matches!(&error, Error::Folder { path, .. } if path == Path::new("w.safetensors")), "{error}");
         }
-        assert!(
-            parsed(&[&file[..], &[0]].concat()).unwrap_err().to_string().contains("1 bytes behind the last tensor")
-        );
+        assert!(parsed(&[&file[..], &[0]].concat()).unwrap_err().to_string().contains("1 bytes after the last tensor"));
     }
 
     #[test]
@@ -244,7 +242,7 @@ mod tests {
             (tensor("F32", "[2]", "[0]"), "\"w\""),
             (tensor("F32", "[2]", "[0,8,9]"), "\"w\""),
             (tensor("F32", "[1]", "[4,8]"), "leaves a gap"),
-            (tensor("F32", "[1]", "[0,4]"), "4 bytes behind"),
+            (tensor("F32", "[1]", "[0,4]"), "4 bytes after"),
             (two("[0,4]", "[3,7]"), "tensor \"w\" overlaps"),
             (two("[0,4]", "[0,4]"), "tensor \"w\" overlaps"),
             (two("[4,8]", "[4,8]"), "gap"),

@@ -157,7 +157,10 @@ impl Conversation<'_> {
         self.session.replace(&prompt)?;
         let room = context - prompt.len();
         self.interrupt.begin();
-        let most = if prompt::compute(&mut self.session, self.interrupt)? { self.most.min(room) } else { 0 };
+        let mut most = self.most.min(room);
+        if most > 0 && !prompt::compute(&mut self.session, self.interrupt)? {
+            most = 0;
+        }
         let mut made = 0;
         let mut reply = Reply::new(self.model.tokenizer(), &prompt);
         for token in self.session.generate(&self.sampler, most) {

@@ -13,19 +13,23 @@ pub(crate) fn compute(session: &mut Session<'_>, interrupt: &Interrupt) -> Resul
     let shown = io::stderr().is_terminal();
     let mut is_line = false;
     loop {
-        let left = session.prefill()?;
+        let left = session.prefill();
         let stops = interrupt.is_requested();
-        if left == 0 || stops {
-            if is_line {
-                // Writing fails when the reader has closed the pipe, here and below.
-                let _ = write!(io::stderr(), "\r\x1b[K");
+        match left {
+            Ok(left) if left > 0 && !stops => {
+                if shown {
+                    let all = session.tokens().len();
+                    // Writing fails when the reader has closed the pipe, here and below.
+                    let _ = write!(io::stderr(), "\rprompt: {} of {all} tokens", all - left);
+                    is_line = true;
+                }
             }
-            return Ok(!stops);
-        }
-        if shown {
-            let all = session.tokens().len();
-            let _ = write!(io::stderr(), "\rprompt: {} of {all} tokens", all - left);
-            is_line = true;
+            left => {
+                if is_line {
+                    let _ = write!(io::stderr(), "\r\x1b[K");
+                }
+                return Ok(left.map(|_| !stops)?);
+            }
         }
     }
 }

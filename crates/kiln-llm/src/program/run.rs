@@ -82,7 +82,13 @@ fn report(
     made: usize,
 ) {
     let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
-    let first = first.unwrap_or(ended);
+    let Some(first) = first else {
+        let seconds = (ended - loaded).as_secs_f64();
+        return eprintln!(
+            "loaded in {:.2} s; ended after {seconds:.2} s, before the first token",
+            loaded.as_secs_f64()
+        );
+    };
     eprintln!(
         "loaded in {:.2} s; {prompt} tokens of the prompt at {:.1} tokens/s, {made} new ones at {:.1} tokens/s",
         loaded.as_secs_f64(),

@@ -16,6 +16,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kiln_gguf::{Gguf, ToValue, Writer};
 use kiln_llm::{Result, Tokenizer};
 
+/// The greatest distance of an element, relative to the greatest element.
+pub(crate) fn distance(found: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let size = expected.iter().fold(0.0, |size: f64, x| size.max(x.abs()));
+    found.iter().zip(expected).fold(0.0, |far: f64, (&x, y)| far.max((f64::from(x) - y).abs())) / size
+}
+
 /// The path of a temporary file or folder that no other test has.
 pub(crate) fn temporary(name: &str) -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);

@@ -26,6 +26,8 @@ const STEPS: usize = 32;
 const FEW_STEPS: usize = 8;
 /// Elements of a part of a long row: whole blocks on every instruction set.
 const PART: usize = 32_768;
+/// Rows up to which each checks its products with gamma by itself.
+const FEW_ROWS: usize = 8;
 /// A smaller mean square may have lost squares to underflow.
 const VANISHING: f64 = 1.0 / (1u128 << 80) as f64;
 
@@ -111,8 +113,15 @@ unsafe fn part_sums<V: Vector, const N: usize>(
 /// The kind of normalisation, and its operands in addition to the rows.
 #[derive(Clone, Copy)]
 enum Norm<'a> {
-    Layer { gamma: &'a [f32], beta: &'a [f32] },
-    Rms { gamma: &'a [f32], range: Magnitudes },
+    Layer {
+        gamma: &'a [f32],
+        beta: &'a [f32],
+    },
+    /// Without a range each row finds out whether its products with gamma are normal numbers.
+    Rms {
+        gamma: &'a [f32],
+        range: Option<Magnitudes>,
+    },
 }
 
 /// The least magnitude of numbers that are not zero, infinity without such a number; and the greatest magnitude.
@@ -153,16 +162,17 @@ impl Kernel for FindMagnitudes<'_> {
             while at + SUMS * V::LANES <= n {
                 for k in 0..SUMS {
                     let x = V::load(p.add(at + k * V::LANES)).abs();
-                    least[k] = least[k].lesser(V::select(x.eq(zero), none, x));
-                    greatest[k] = greatest[k].greater(x);
+                    // In this order NaN is left out.
+                    least[k] = V::select(x.eq(zero), none, x).lesser(least[k]);
+                    greatest[k] = x.greater(greatest[k]);
                 }
                 at += SUMS * V::LANES;
             }
             while at < n {
                 let left = V::LANES.min(n - at);
                 let x = if left == V::LANES { V::load(p.add(at)) } else { V::load_first(p.add(at), left) }.abs();
-                least[0] = least[0].lesser(V::select(x.eq(zero), none, x));
-                greatest[0] = greatest[0].greater(x);
+                least[0] = V::select(x.eq(zero), none, x).lesser(least[0]);
+                greatest[0] = x.greater(greatest[0]);
                 at += left;
             }
             let (mut low, mut high) = (none, zero);
@@ -215,7 +225,10 @@ impl Moments {
         if let Norm::Rms { range, .. } = norm {
             let square = self.square + eps;
             let scale = (1.0 / square.sqrt()) as f32;
-            return (Transform { center: 0.0, scale, shift: 0.0 }, holds(square) && range.are_normal_times(scale));
+            return (
+                Transform { center: 0.0, scale, shift: 0.0 },
+                holds(square) && range.is_none_or(|range| range.are_normal_times(scale)),
+            );
         }
         let variance = self.square - self.difference * self.difference;
         // Not `max`, which would turn NaN into 0.
@@ -290,12 +303,13 @@ impl Norm<'_> {
         }
     }
 
-    /// Applies the transform to a row.
+    /// Applies the transform to a row. Returns `false` where the range of gamma is not known and its products with the scale are not
+    /// all normal numbers, or 0 for 0.
     ///
     /// # Safety
     /// The instruction set is available; `x` is readable and `out` writable for `n` f32, the length of the operands.
     #[inline(always)]
-    unsafe fn apply<V: Vector>(self, x: *const f32, out: *mut f32, n: usize, t: Transform) {
+    unsafe fn apply<V: Vector>(self, x: *const f32, out: *mut f32, n: usize, t: Transform) -> bool {
         // SAFETY: the caller's contract.
         unsafe {
             let (center, scale, shift) = (V::splat(t.center), V::splat(t.scale), V::splat(t.shift));
@@ -314,7 +328,8 @@ impl Norm<'_> {
                         value(first(x), first(gamma), first(beta)).store_first(out.add(i), left);
                     }
                 }
-                Self::Rms { gamma, .. } => {
+                Self::Rms { gamma, range: None } => return checked_products::<V>(x, gamma, out, n, t.scale),
+                Self::Rms { gamma, range: Some(_) } => {
                     let gamma = gamma.as_ptr();
                     // Multiplies the factors first: if the element were scaled first, a small one would be rounded
                     // twice.
@@ -331,6 +346,7 @@ impl Norm<'_> {
                     }
                 }
             }
+            true
         }
     }
 
@@ -346,12 +362,14 @@ impl Norm<'_> {
             let row = std::slice::from_raw_parts(x, n);
             let greatest = greatest_magnitude::<V>(row);
             if !greatest.is_finite() {
-                return self.apply::<V>(x, out, n, t);
+                self.apply::<V>(x, out, n, t);
+                return;
             }
             if matches!(self, Self::Layer { .. }) && row.iter().all(|&v| v == row[0]) {
                 // Otherwise rounding would decide the sign of a variance of 0.
                 let t = Transform { center: row[0], scale: (1.0 / eps.sqrt()) as f32, shift: 0.0 };
-                return self.apply::<V>(x, out, n, t);
+                self.apply::<V>(x, out, n, t);
+                return;
             }
             let factor = if greatest == 0.0 { 1.0 } else { factor_to_one(greatest) };
             // Not in a closure, which would be compiled without the features of the instruction set.
@@ -361,7 +379,8 @@ impl Norm<'_> {
             let eps = eps * f64::from(factor) * f64::from(factor);
             let moments = self.measure::<V>(scaled.as_ptr(), n);
             let Self::Rms { gamma, .. } = self else {
-                return self.apply::<V>(scaled.as_ptr(), out, n, moments.transform(self, eps).0);
+                self.apply::<V>(scaled.as_ptr(), out, n, moments.transform(self, eps).0);
+                return;
             };
             // An element that scaling made subnormal has lost digits, which gamma may amplify.
             let scale = f64::from(factor) / (moments.square + eps).sqrt();
@@ -369,6 +388,48 @@ impl Norm<'_> {
                 out.add(i).write((f64::from(v) * scale * f64::from(gamma)) as f32);
             }
         }
+    }
+}
+
+/// The products `x (scale gamma)` of a row. Returns whether all `scale gamma` are normal numbers, or 0 where gamma is: a wrong product
+/// has to be replaced otherwise.
+///
+/// # Safety
+/// The instruction set is available; `x` is readable and `out` writable for `n` f32, the length of gamma.
+#[inline(always)]
+unsafe fn checked_products<V: Vector>(x: *const f32, gamma: &[f32], out: *mut f32, n: usize, scale: f32) -> bool {
+    // SAFETY: every access is inside n; the caller's contract.
+    unsafe {
+        let (p, factor) = (gamma.as_ptr(), V::splat(scale));
+        // Side by side, because each waits for the one before.
+        let (mut least, mut greatest) = ([V::splat(f32::INFINITY); SUMS], [V::splat(0.0); SUMS]);
+        let mut i = 0;
+        while i + SUMS * V::LANES <= n {
+            for k in 0..SUMS {
+                let at = i + k * V::LANES;
+                let product = factor * V::load(p.add(at));
+                (V::load(x.add(at)) * product).store(out.add(at));
+                // In this order NaN is left out.
+                least[k] = product.abs().lesser(least[k]);
+                greatest[k] = product.abs().greater(greatest[k]);
+            }
+            i += SUMS * V::LANES;
+        }
+        while i < n {
+            let left = V::LANES.min(n - i);
+            let product = factor * V::load_first_or(p.add(i), left, 1.0);
+            (V::load_first(x.add(i), left) * product).store_first(out.add(i), left);
+            least[0] = product.abs().lesser(least[0]);
+            greatest[0] = product.abs().greater(greatest[0]);
+            i += left;
+        }
+        let (mut low, mut high) = (least[0], greatest[0]);
+        for k in 1..SUMS {
+            (low, high) = (low.lesser(least[k]), high.greater(greatest[k]));
+        }
+        let are_normal = low.across(V::lesser) >= f32::MIN_POSITIVE && high.across(V::greater) <= f32::MAX;
+        // Zeros and NaN are exceptions, which another pass finds.
+        are_normal || FindMagnitudes(gamma).run::<V>().are_normal_times(scale)
     }
 }
 
@@ -396,9 +457,7 @@ impl Kernel for Rows<'_> {
             unsafe {
                 let (x, out) = (self.x.add(r * n), self.out.add(r * n));
                 let (transform, right) = self.norm.measure::<V>(x, n).transform(self.norm, self.eps);
-                if right {
-                    self.norm.apply::<V>(x, out, n, transform);
-                } else {
+                if !(right && self.norm.apply::<V>(x, out, n, transform)) {
                     self.norm.extreme_row::<V>(x, out, n, self.eps, transform);
                 }
             }
@@ -444,7 +503,7 @@ impl Kernel for Apply<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // SAFETY: the contract of `Apply`.
-        unsafe { self.0.apply::<V>(self.1.as_ptr(), self.2, self.1.len(), self.3) }
+        unsafe { self.0.apply::<V>(self.1.as_ptr(), self.2, self.1.len(), self.3) };
     }
 }
 
@@ -527,8 +586,10 @@ impl Execute for LayerNorm {
 impl Execute for RmsNorm {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let gamma = f32s(inputs, 1);
-        let norm = Norm::Rms { gamma, range: Magnitudes::of(simd, gamma) };
-        execute(simd, norm, self.eps.get(), f32s(inputs, 0), inputs[0].shape().columns(), outputs[0].f32());
+        let (x, columns) = (f32s(inputs, 0), inputs[0].shape().columns());
+        // Reading gamma once more is a quarter of the time of one row, and nothing beside many. Parts of a long row have one range.
+        let range = (x.len() > FEW_ROWS * columns || columns >= LONG).then(|| Magnitudes::of(simd, gamma));
+        execute(simd, Norm::Rms { gamma, range }, self.eps.get(), x, columns, outputs[0].f32());
         Ok(())
     }
 }

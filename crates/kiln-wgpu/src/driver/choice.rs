@@ -79,7 +79,7 @@ fn there_is(adapters: &[AdapterInfo]) -> String {
     }
     let list: Vec<String> = adapters.iter().map(AdapterInfo::to_string).collect();
     let hint = match adapters.iter().all(|adapter| adapter.kind == AdapterKind::Software) {
-        true => "; a software adapter is used only when it is asked for by name or index",
+        true => "; a software adapter is used only when it is asked for by name or index, or by `AdapterChoice::Any`",
         false => "",
     };
     format!("the adapters are {}{hint}", list.join("; "))

@@ -3,8 +3,10 @@
 #[path = "../../../kiln-device/tests/support/skip.rs"]
 mod skip;
 
-use kiln_ir::Error;
-use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice, GpuDeviceOptions};
+use kiln_ir::op::Op;
+use kiln_ir::op::reference::{Case, Input, conform_within};
+use kiln_ir::{Error, Operations};
+use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, GpuBackend, GpuDevice, GpuDeviceOptions, numerics};
 use skip::skip;
 
 /// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Without one
@@ -33,4 +35,13 @@ pub(crate) fn device_where(options: &GpuDeviceOptions, allowed: impl Fn(&Error) 
             None
         }
     }
+}
+
+/// Checks that a backend keeps the contract of an operation.
+#[track_caller]
+#[allow(dead_code)] // not every test file with this module needs it
+pub(crate) fn conform(backend: &GpuBackend, op: impl Into<Op>, inputs: Vec<Input>) {
+    let case = Case::new(op, inputs);
+    let result = conform_within(&case, numerics::bound, true, |op, inputs| backend.run(op, inputs));
+    assert!(result.is_ok(), "{}", result.unwrap_err());
 }

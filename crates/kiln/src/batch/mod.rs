@@ -504,7 +504,10 @@ impl<'e> Batch<'e> {
             }
             _ => Err(Error::Parameter {
                 op: "read",
-                reason: format!("the last execution did not compute tensor {}; execute the batch with it", id.index()),
+                reason: format!(
+                    "tensor {} was not computed, or inputs were replaced since; execute the batch with it",
+                    id.index()
+                ),
             }),
         }
     }
@@ -683,7 +686,7 @@ waiting_methods! {
         let runner = match batch.results {
             Some(Target::Gpu(position)) => batch.runners.get(&position),
             Some(_) => None,
-            None => return Err(Error::Parameter { op: "profile", reason: "inputs were replaced; execute the batch first".into() }),
+            None => return Err(Error::Parameter { op: "profile", reason: "nothing was executed, or inputs were replaced since; execute the batch first".into() }),
         };
         let elsewhere = || Error::Unavailable {
             what: "the time of each kernel".into(),

@@ -189,7 +189,9 @@ impl EngineBuilder {
         let Some(&best) = isas.last() else {
             return Err(Error::Unavailable {
                 what: format!("backends {:?}", self.backends.unwrap_or_default()),
-                reason: "add `Backend::Scalar` or `Backend::Simd`, which run the work when a GPU fails".into(),
+                reason: "none of them runs the instruction sets of the engine; add `Backend::Scalar` or `Backend::Simd`, which run \
+                         the work when a GPU fails"
+                    .into(),
             });
         };
         let machine = machine::identify(best, preferred.threads());

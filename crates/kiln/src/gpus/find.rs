@@ -129,7 +129,10 @@ mod cuda {
         let find = |&ordinal: &u32| {
             devices.iter().find(|info| info.ordinal == ordinal).ok_or_else(|| Error::Unavailable {
                 what: format!("CUDA device {ordinal}"),
-                reason: format!("found {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
+                reason: match &devices[..] {
+                    [] => "no device was found".into(),
+                    _ => format!("found {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
+                },
             })
         };
         let found = ordinals.iter().map(find).collect::<Result<Vec<_>>>()?;

@@ -298,7 +298,7 @@ impl Gpu {
             None => return false,
         };
         if first {
-            tracing::warn!("{}: {error}; the work runs on another device{lasting}", self.name());
+            tracing::warn!("{}: {error}; other devices do this work{lasting}", self.name());
         }
         true
     }

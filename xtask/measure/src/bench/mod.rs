@@ -29,7 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask bench --quick             a first look, under two minutes; open target/kiln/report.html
   cargo xtask bench --only matmul,exp   verify and measure these alone
-  cargo xtask bench --image cat.jpg   with your image in the report
+  cargo xtask bench --image cat.jpg     with your image in the report
   cargo xtask bench --model chat.gguf --only 'language models'
                                         tokens a second of your model on every device, and nothing else
 

@@ -74,7 +74,9 @@ impl FlashAttention {
     pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool, tile: FlashTile) -> Result<Self> {
         let wrong = |reason| Err(Error::Parameter { op: "attention", reason });
         if !takes([input, output]) {
-            return wrong(format!("tensor cores do not compute {output:?} from {input:?}: use F16 or Bf16 inputs"));
+            return wrong(format!(
+                "tensor cores do not compute {output:?} from {input:?}: use F16 or Bf16 inputs, and F16, Bf16 or F32 results"
+            ));
         }
         let Some(width) = Self::width(d) else {
             return wrong(format!("rows on tensor cores must have 64, 80, 96, 128 or 256 elements, not {d}"));

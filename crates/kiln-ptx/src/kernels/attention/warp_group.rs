@@ -155,7 +155,10 @@ impl WarpGroupAttention {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let heads = batch.saturating_mul(kv_heads);
         if d != self.d as usize || [heads, group, s, t].contains(&0) {
-            return Err(Error::Shape { op: "attention", reason: format!("{} for {extents:?}", self.name()) });
+            return Err(Error::Shape {
+                op: "attention",
+                reason: format!("{} does not support {extents:?}", self.name()),
+            });
         }
         let scale = base_2(scale)?;
         let rows = extent("queries", group.saturating_mul(s), MOST)?;

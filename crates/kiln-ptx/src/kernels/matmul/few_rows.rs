@@ -57,7 +57,7 @@ impl FewRowsGemm {
             return Err(Error::Shape {
                 op: "matmul",
                 reason: format!(
-                    "{} takes at most {} rows of a multiple of {PIECE} elements, not {m} of {k}",
+                    "{} takes at most {} rows of a multiple of {PIECE} elements above 0, not {m} of {k}",
                     self.name(),
                     self.rows
                 ),

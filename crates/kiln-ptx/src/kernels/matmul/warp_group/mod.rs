@@ -167,8 +167,10 @@ impl WarpGroupGemm {
             return Err(Error::Shape {
                 op: "matmul",
                 reason: format!(
-                    "{} cannot multiply {batch} times {m} x {k} by {k} x {n}: rows must be multiples of 16 bytes, and no extent 0",
-                    self.name()
+                    "{} cannot multiply {batch} times {m} x {k} by {k} x {n}: rows must be multiples of 16 bytes, no extent 0, and k at \
+                     least {} steps of 128 bytes",
+                    self.name(),
+                    self.tile.parts().max(1)
                 ),
             });
         }
