@@ -299,7 +299,7 @@ unsafe fn unpack<P: Pieces, B: Bytes>(w: *const u8) -> Run<B> {
 /// [`unpack`] for sets that are [`Bytes::APART`].
 ///
 /// # Safety
-/// The same.
+/// The conditions of [`unpack`] hold.
 #[inline(never)]
 unsafe fn unpack_apart<P: Pieces, B: Bytes>(w: *const u8) -> Run<B> {
     // SAFETY: the caller's contract.
@@ -309,7 +309,7 @@ unsafe fn unpack_apart<P: Pieces, B: Bytes>(w: *const u8) -> Run<B> {
 /// [`Bytes::dots_of_run`] for sets that are [`Bytes::APART`].
 ///
 /// # Safety
-/// The same.
+/// The conditions of [`Bytes::dots_of_run`] hold.
 #[inline(never)]
 unsafe fn dots_apart<B: Bytes, const INT8: bool>(q: &[B::Wide; 8], x: *const u8) -> B::EightInts {
     // SAFETY: the caller's contract.
