@@ -14,7 +14,7 @@ use crate::Result;
 
 /// Packs and checks.
 pub(crate) fn run() -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("the folder of xtask has no parent")?;
     let crates = published(root)?;
     for mut command in commands(root, &crates)? {
         execute(&mut command)?;

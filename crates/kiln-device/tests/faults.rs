@@ -255,43 +255,34 @@ fn an_allocation_that_fails_anywhere_is_one_error_and_all_works_afterwards() {
     }
 }
 
-#[test]
-fn a_kernel_that_is_refused_anywhere_is_one_error_and_all_works_afterwards() {
+/// Lets each of the events that a device counts fail in turn: each is the driver's error of this call, and all works afterwards.
+fn each_fails(call: &str, count: impl Fn(&HostDevice) -> u64, fail: impl Fn(&HostDevice, Option<u64>)) {
     for options in kinds() {
         let whole = HostDevice::new(options.clone());
         let expected = block_on(everything(&whole)).unwrap();
-        let kernels = whole.compilations() as u64;
-        assert!(kernels > 5, "{kernels}");
-        for n in 0..kernels {
+        let events = count(&whole);
+        assert!(events > 5, "{call}: {events}");
+        for n in 0..events {
             let device = HostDevice::new(options.clone());
-            device.refuse_from(Some(n));
+            fail(&device, Some(n));
             let error = block_on(everything(&device)).unwrap_err();
-            assert!(matches!(&error, Error::Driver { what, .. } if what.starts_with("compiling")), "{n}: {error:?}");
-            assert_eq!(device.memory_use().live, 0, "kernel {n}");
-            device.refuse_from(None);
-            assert_eq!(block_on(everything(&device)).unwrap(), expected, "after kernel {n}");
+            assert!(matches!(&error, Error::Driver { what, .. } if what.starts_with(call)), "{call} {n}: {error:?}");
+            assert_eq!(device.memory_use().live, 0, "{call} {n}");
+            fail(&device, None);
+            assert_eq!(block_on(everything(&device)).unwrap(), expected, "after {call} {n}");
             assert_nothing_is_held(&device);
         }
     }
 }
 
 #[test]
+fn a_kernel_that_is_refused_anywhere_is_one_error_and_all_works_afterwards() {
+    each_fails("compiling", |device| device.compilations() as u64, HostDevice::refuse_from);
+}
+
+#[test]
 fn a_read_that_ends_early_anywhere_is_one_error_and_all_works_afterwards() {
-    for options in kinds() {
-        let whole = HostDevice::new(options.clone());
-        let expected = block_on(everything(&whole)).unwrap();
-        let reads = whole.reads();
-        assert!(reads > 5, "{reads}");
-        for n in 0..reads {
-            let device = HostDevice::new(options.clone());
-            device.fail_read(Some(n));
-            let error = block_on(everything(&device)).unwrap_err();
-            assert!(matches!(&error, Error::Driver { what, .. } if what == "reading"), "read {n}: {error:?}");
-            assert_eq!(device.memory_use().live, 0, "read {n}");
-            assert_eq!(block_on(everything(&device)).unwrap(), expected, "after read {n}");
-            assert_nothing_is_held(&device);
-        }
-    }
+    each_fails("reading", HostDevice::reads, HostDevice::fail_read);
 }
 
 #[test]

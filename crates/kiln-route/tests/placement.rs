@@ -53,6 +53,14 @@ fn placed(router: &Router, graph: &Graph, wanted: &[TensorId]) -> Placement {
     router.place(&flow, &Residency::host())
 }
 
+/// Where a chain of 100 products of 1024 x 1024 runs.
+fn placed_products(router: &Router) -> Vec<(String, usize)> {
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
+    let y = products(&mut graph, x, w, 100);
+    names(router, &placed(router, &graph, &[y]))
+}
+
 #[test]
 fn a_graph_runs_through_wgpu_only_if_that_is_clearly_ahead_of_cuda() {
     let placed_with = |wgpu: f64| {
@@ -63,11 +71,7 @@ fn a_graph_runs_through_wgpu_only_if_that_is_clearly_ahead_of_cuda() {
         let links = [1, 2].map(Memory::new);
         let with_link = |profile: Profile, memory| profile.with_link(memory, link.clone()).unwrap();
         let profile = links.into_iter().fold(Profile::new(machine(), places).unwrap(), with_link);
-        let router = Router::new(profile);
-        let mut graph = Graph::new();
-        let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
-        let y = products(&mut graph, x, w, 100);
-        names(&router, &placed(&router, &graph, &[y]))
+        placed_products(&Router::new(profile))
     };
     assert_eq!(placed_with(1.1e13), [("gpu 0".to_owned(), 100)]);
     assert_eq!(placed_with(1.4e13), [("gpu 1".to_owned(), 100)]);
@@ -75,13 +79,7 @@ fn a_graph_runs_through_wgpu_only_if_that_is_clearly_ahead_of_cuda() {
 
 #[test]
 fn a_graph_leaves_the_host_only_for_a_faster_device() {
-    let placed_with = |gpu: f64| {
-        let router = machine_of(1e12, &[gpu], 1e15);
-        let mut graph = Graph::new();
-        let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
-        let y = products(&mut graph, x, w, 100);
-        names(&router, &placed(&router, &graph, &[y]))
-    };
+    let placed_with = |gpu: f64| placed_products(&machine_of(1e12, &[gpu], 1e15));
     assert_eq!(placed_with(0.99e12), [("cpu".to_owned(), 100)]);
     assert_eq!(placed_with(1.02e12), [("gpu 0".to_owned(), 100)]);
 }

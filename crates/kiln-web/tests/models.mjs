@@ -93,6 +93,10 @@ const random = randomModel();
   await collect(parted.generate(undefined, { ...greedy, maxTokens: 10, progress }));
   assert.deepEqual(parts.map(({ computed }) => computed), [64, 72, 80, 88, 104]);
   assert.ok(areLikeliest(random, [...await parted.tokens()], 104), `${await parted.tokens()} are not the likeliest`);
+  // What the callback throws ends the generation, and nothing else.
+  const throwing = { ...greedy, maxTokens: 1, progress: () => { throw new Error("mine"); } };
+  assert.deepEqual(await rejected(parted.generate("b", throwing).next()), ["Error", undefined, "mine"]);
+  assert.equal((await collect(parted.generate("b", { ...greedy, maxTokens: 1 }))).made.length, 1);
   await parted.close();
 
   const wrong = await Promise.all([
