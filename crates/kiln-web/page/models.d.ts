@@ -75,7 +75,7 @@ export interface GenerateOptions {
   repeatPenalty?: number;
   /** An integer below 2^32. The default is a random number. */
   seed?: number;
-  /** Called after each part of the prompt, of which a short one has one, before the first token. */
+  /** Called after each part of the prompt, before the first token. A short prompt is one part. */
   progress?: (progress: PromptProgress) => void;
   /** Stops the generation, also between two parts of a prompt. */
   signal?: AbortSignal;
