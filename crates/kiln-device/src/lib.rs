@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`plan`], [`lower`] | from a graph to launches of kernels on named memory |
 //! | [`memory`] | the pool, regions of allocations |
-//! | `executable`, `prepared`, `batch`, `backend`, `tensor`, `state` | compiled plans, and the types that users hold |
+//! | `executable`, `prepared`, `batch`, `backend`, `tensor`, `view`, `state` | compiled plans, and the types that users hold |
 //! | `group` | several devices that work as one |
 //! | `device_pool`, `pool_batch`, `submission_queue`, `turns` | several devices that share work, and how callers share a device |
 //! | [`waiting`] | blocking and asynchronous forms of one body |
@@ -53,6 +53,7 @@ mod submission_queue;
 mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 mod turns;
+mod view;
 pub mod waiting;
 
 pub use backend::Backend;

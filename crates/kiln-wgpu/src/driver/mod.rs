@@ -11,6 +11,7 @@ mod cooperative;
 mod device;
 mod direct;
 mod downloads;
+mod lost;
 mod mapped;
 mod opening;
 mod options;

@@ -14,7 +14,8 @@ use kiln_shaders::Capabilities;
 use super::absent::{AbsentApi, absent};
 use super::adapters::{self, AdapterInfo};
 use super::choice::{AdapterChoice, choose};
-use super::device::{GpuDevice, Inner, Lost};
+use super::device::{GpuDevice, Inner};
+use super::lost::Lost;
 use super::options::GpuDeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
 use super::pipeline_cache::PipelineCache;

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::adapters::AdapterInfo;
-use super::device::Lost;
+use super::lost::Lost;
 
 /// The reusable parts of an open device.
 #[derive(Debug)]

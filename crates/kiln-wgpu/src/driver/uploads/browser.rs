@@ -1,6 +1,6 @@
 //! Uploads in a browser, through the queue: the browser copies the data to the process that owns the device.
 
-use super::super::device::Lost;
+use super::super::lost::Lost;
 use super::by_queue;
 use kiln_device::Counters;
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::device::{Lost, poll_or_lose};
+use super::super::lost::{Lost, poll_or_lose};
 use super::super::mapped;
 use super::by_queue;
 use kiln_device::Counters;
