@@ -147,8 +147,8 @@ impl History {
         }
         (entry.rejected, entry.rejected_mean) = (0, 0.0);
         entry.samples = entry.samples.saturating_add(1);
-        // Weights of at least 1/64 let the mean follow slow changes of the machine.
-        entry.mean += (ratio - entry.mean) / f64::from(entry.samples.min(64));
+        // With weights of at least a tenth, 20 observations cover 88 % of a change that is too small to be an outlier.
+        entry.mean += (ratio - entry.mean) / f64::from(entry.samples.min(MINIMUM));
     }
 
     /// The factor on the predicted time of this work, once enough was observed.
@@ -247,6 +247,17 @@ mod tests {
             history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
         }
         assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0), "and back");
+    }
+
+    #[test]
+    fn a_change_within_the_band_of_outliers_is_learnt_within_twenty_calls() {
+        for (before, after) in [(1.0, 1.45), (1.9, 1.0)] {
+            let mut history = History::default();
+            (0..1000).for_each(|_| history.observe(CLASS, 1000.0, 0, 1.0, before));
+            (0..20).for_each(|_| history.observe(CLASS, 1000.0, 0, 1.0, after));
+            let correction = history.correction(CLASS, 1000.0, 0).unwrap();
+            assert!((correction - after).abs() < 0.15 * (before - after).abs(), "{before} to {after}: {correction}");
+        }
     }
 
     #[test]

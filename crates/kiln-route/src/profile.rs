@@ -221,8 +221,8 @@ impl Profile {
     /// A profile of these places without a measurement.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] for no placements or more than [`MAX_PLACES`], for two with the same name, and for a constant
-    /// that is not a positive finite number.
+    /// [`ProfileProblem::Corrupt`] for no placements or more than [`MAX_PLACES`], for two with the same name, for a bandwidth or a peak
+    /// that is not from 1e-30 to 1e30, and for seconds that are not from 0 to 1e30.
     pub fn new(machine: Machine, places: Vec<Place>) -> Result<Self, ProfileProblem> {
         Self {
             version: PROFILE_VERSION,
@@ -267,8 +267,8 @@ impl Profile {
     /// Adds or replaces the measurements of classes.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] when amounts of work do not ascend, times are not positive, or their number is not
-    /// that of the places.
+    /// [`ProfileProblem::Corrupt`] when amounts of work do not ascend, amounts or times are not from 1e-30 to 1e30, or the
+    /// number of times is not that of the places.
     pub fn with_classes(mut self, classes: Vec<Calibrated>) -> Result<Self, ProfileProblem> {
         self.classes.retain(|old| !classes.iter().any(|new| new.key() == old.key()));
         self.classes.extend(classes);

@@ -298,11 +298,8 @@ impl Router {
         let mut decision = Decision { router: self, seconds, chosen: 0, class, work, basis };
         let seconds = &mut decision.seconds;
         decision.basis = self.predict(problem, residency, history, seconds);
-        // Observations of a call include its transfers.
         if let (Some(history), Some(task)) = (history, problem.call()) {
-            for (i, seconds) in seconds.iter_mut().enumerate().take(self.places().len()) {
-                *seconds *= history.correction(task.class, task.work(), i).unwrap_or(1.0);
-            }
+            self.correct(history, task, residency.is_on_host(), seconds);
         }
         decision.chosen = self.forced.unwrap_or_else(|| self.least(seconds));
         decision
@@ -366,11 +363,20 @@ impl Router {
             Basis::Formula
         });
         if let Some(history) = history {
-            for (i, seconds) in seconds.iter_mut().enumerate().take(self.places().len()) {
+            self.correct(history, task, false, seconds);
+        }
+        basis
+    }
+
+    /// Applies what was observed. Observations of devices are of calls from host to host, with their transfers: they correct
+    /// no others.
+    fn correct(&self, history: &History, task: &Task, from_host_to_host: bool, seconds: &mut Times) {
+        let work = task.work();
+        for (i, (seconds, place)) in seconds.iter_mut().zip(self.places()).enumerate() {
+            if from_host_to_host || place.memory == Memory::HOST {
                 *seconds *= history.correction(task.class, work, i).unwrap_or(1.0);
             }
         }
-        basis
     }
 
     /// Seconds that an operation of a graph takes on each placement after other operations.
@@ -384,10 +390,12 @@ impl Router {
         seconds
     }
 
-    /// Records the time of a call on a placement, with its operands where the residency says. Ignored unless the router refines.
+    /// Records the time of a call on a placement, with its operands where the residency says. Ignored unless the router refines, and
+    /// for a device whose operands or results are not on the host.
     pub fn observe(&self, problem: &Problem, residency: &Residency, place: usize, observed: f64) {
         let (Some(history), Some(task)) = (&self.history, problem.call()) else { return };
-        if place >= self.places().len() {
+        let Some(known) = self.places().get(place) else { return };
+        if known.memory != Memory::HOST && !residency.is_on_host() {
             return;
         }
         // Relative to the prediction without corrections, so that corrections do not compound.

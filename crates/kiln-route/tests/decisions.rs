@@ -397,6 +397,32 @@ fn a_gpu_that_others_use_is_left_within_twenty_calls_and_tried_again() {
 }
 
 #[test]
+fn what_calls_with_transfers_take_says_nothing_of_work_on_the_device() {
+    let router = with_gpu().with_history();
+    let (problem, host) = (square(1024), Residency::host());
+    let there = Residency::everywhere().keep_result();
+    let mut graph = Graph::new();
+    let (a, b) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
+    graph.record(Matmul::default(), &[a, b]).unwrap();
+    let step = Problem::graph(&graph).unwrap();
+    let on_gpu = |problem: &Problem, residency: &Residency| {
+        let decision = router.decide(problem, residency);
+        decision.predictions().nth(4).unwrap().seconds
+    };
+    let seen = || (on_gpu(&problem, &there), on_gpu(&step, &host));
+    let (call, before) = (on_gpu(&problem, &host), seen());
+    for _ in 0..10 {
+        router.observe(&problem, &host, 4, 20.0 * call);
+    }
+    assert!((on_gpu(&problem, &host) / call - 20.0).abs() < 1e-6, "calls from the host are corrected");
+    assert_eq!(seen(), before, "operands on the device, and steps of graphs, are not");
+    // Nor is a call from the host corrected by what a call with operands on the device took.
+    let router = with_gpu().with_history();
+    (0..10).for_each(|_| router.observe(&problem, &there, 4, 1.0));
+    assert_eq!(router.decide(&problem, &host).predictions().nth(4).unwrap().seconds, call);
+}
+
+#[test]
 fn observed_times_refine_the_predictions() {
     let router = with_additions().with_history();
     let problem = addition(10_000);

@@ -77,7 +77,8 @@ impl Engine {
             let (cpu, computing) = least(&on_cpu[..self.cpu.len()])?;
             // More rows are more bytes.
             let Some((gpu, gpu_seconds)) = least(&on_gpu[self.cpu.len()..]) else { break };
-            let copying = gpu_seconds - predicted(rows, &resident)?[self.cpu.len() + gpu];
+            // What was observed corrects only the former.
+            let copying = (gpu_seconds - predicted(rows, &resident)?[self.cpu.len() + gpu]).max(0.0);
             let cpu_seconds = computing + copying * (COPYING / self.cpu[cpu].threads() as f64).min(1.0);
             let longest = cpu_seconds.max(gpu_seconds);
             let limit = best.as_ref().map_or(decision.seconds() * WORTH, Hybrid::longest);
