@@ -390,6 +390,16 @@ impl Router {
         seconds
     }
 
+    /// Predicted seconds of the transfers of a call from host to host on a place, as the profile has them: without corrections.
+    pub fn transfers(&self, problem: &Problem, place: usize) -> f64 {
+        let predicted = |residency: &Residency| {
+            let mut seconds = [NO_PLACE; MAX_PLACES];
+            self.predict(problem, residency, None, &mut seconds);
+            seconds[place]
+        };
+        predicted(&Residency::host()) - predicted(&Residency::everywhere().keep_result())
+    }
+
     /// Records the time of a call on a placement, with its operands where the residency says. Ignored unless the router refines, and
     /// for a device whose operands or results are not on the host.
     pub fn observe(&self, problem: &Problem, residency: &Residency, place: usize, observed: f64) {

@@ -411,11 +411,14 @@ fn what_calls_with_transfers_take_says_nothing_of_work_on_the_device() {
     };
     let seen = || (on_gpu(&problem, &there), on_gpu(&step, &host));
     let (call, before) = (on_gpu(&problem, &host), seen());
+    let transfers = router.transfers(&problem, 4);
+    assert!((transfers / (2.0 * 5e-6 + 3.0 * 4.0 * 1024.0 * 1024.0 / 25e9) - 1.0).abs() < 1e-9, "{transfers}");
     for _ in 0..10 {
         router.observe(&problem, &host, 4, 20.0 * call);
     }
     assert!((on_gpu(&problem, &host) / call - 20.0).abs() < 1e-6, "calls from the host are corrected");
     assert_eq!(seen(), before, "operands on the device, and steps of graphs, are not");
+    assert_eq!(router.transfers(&problem, 4), transfers, "nor is what copies alone take");
     // Nor is a call from the host corrected by what a call with operands on the device took.
     let router = with_gpu().with_history();
     (0..10).for_each(|_| router.observe(&problem, &there, 4, 1.0));

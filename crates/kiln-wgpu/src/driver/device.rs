@@ -1,4 +1,4 @@
-//! An open device: its queue, its compiled kernels, its memory, and its loss.
+//! An open device: its queue, its compiled kernels, its memory, and what it reports.
 
 use std::sync::Arc;
 

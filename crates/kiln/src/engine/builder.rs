@@ -115,8 +115,8 @@ impl EngineBuilder {
         Self { force: Some(place.into()), ..self }
     }
 
-    /// Lets the time of every operation refine the predictions. Off by default: equal calls then run on equal placements, and
-    /// no clock is read.
+    /// Lets the times of calls from the host, and of steps of batches on the CPU, refine the predictions. Off by default: equal calls
+    /// then run on equal placements, and no clock is read.
     pub fn refine(self, refine: bool) -> Self {
         Self { refine, ..self }
     }

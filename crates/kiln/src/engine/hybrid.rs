@@ -4,7 +4,7 @@ use kiln_device::cut::{Cut, Join, cut, split};
 use kiln_device::waiting::no_thread;
 use kiln_ir::op::{Call, Op, total_bytes};
 use kiln_ir::{DataMut, Operations, Result, TensorType};
-use kiln_route::{Decision, ExplainedSegment, Problem, Residency};
+use kiln_route::{Decision, ExplainedSegment, Problem};
 
 use super::Engine;
 use crate::gpus::{WAITING, wait};
@@ -53,16 +53,16 @@ impl Engine {
         let cut = cut(op, types).filter(|cut| cut.join == Join::Rows)?;
         let residency = self.able(self.on_host(), op);
         // The predicted seconds of each part on every placement.
-        let predicted = |rows: usize, residency: &Residency| {
+        let predicted = |rows: usize| {
             let types = cut.part_types(types, rows).ok()?;
             let bytes = |types: &[TensorType]| total_bytes(types.iter().map(|ty| ty.bytes() as u64));
             let all = || op.infer(&types).map_or(u64::MAX, |outputs| bytes(&types).saturating_add(bytes(&outputs)));
-            let residency = &self.within_budget(residency.clone(), all);
+            let residency = self.within_budget(residency.clone(), all);
             let problem = Problem::new(op, &types).ok()?;
-            let decision = self.router.decide(&problem, residency);
-            Some(decision.predictions().map(|prediction| prediction.seconds).collect::<Vec<f64>>())
+            let decision = self.router.decide(&problem, &residency);
+            let seconds: Vec<f64> = decision.predictions().map(|prediction| prediction.seconds).collect();
+            Some((problem, seconds))
         };
-        let resident = Residency::everywhere().keep_result();
         let least = |seconds: &[f64]| {
             let least = seconds.iter().copied().enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
             least.filter(|(_, seconds)| seconds.is_finite())
@@ -73,12 +73,11 @@ impl Engine {
             if rows == 0 {
                 continue;
             }
-            let (on_gpu, on_cpu) = (predicted(rows, &residency)?, predicted(cut.rows - rows, &residency)?);
+            let ((part, on_gpu), (_, on_cpu)) = (predicted(rows)?, predicted(cut.rows - rows)?);
             let (cpu, computing) = least(&on_cpu[..self.cpu.len()])?;
             // More rows are more bytes.
             let Some((gpu, gpu_seconds)) = least(&on_gpu[self.cpu.len()..]) else { break };
-            // What was observed corrects only the former.
-            let copying = (gpu_seconds - predicted(rows, &resident)?[self.cpu.len() + gpu]).max(0.0);
+            let copying = self.router.transfers(&part, self.cpu.len() + gpu);
             let cpu_seconds = computing + copying * (COPYING / self.cpu[cpu].threads() as f64).min(1.0);
             let longest = cpu_seconds.max(gpu_seconds);
             let limit = best.as_ref().map_or(decision.seconds() * WORTH, Hybrid::longest);
